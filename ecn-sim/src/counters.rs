@@ -1,8 +1,8 @@
-//! `ecn-core`'s marking state, in the size that a switch asks for.
+//! `ecn-core`'s marking state, in the size that a switch needs.
 
 use ecn_core::marking;
 
-/// What a switch of up to 16, 64 or 256 ports has.
+/// State for up to 16, 64 or 256 port slots.
 #[derive(Debug)]
 pub(crate) enum BySize<S, M, L> {
     Small(Box<S>),
@@ -10,10 +10,10 @@ pub(crate) enum BySize<S, M, L> {
     Large(Box<L>),
 }
 
-/// The counters of a switch, as large as its number of ports asks for.
+/// The counters of a switch, sized by its number of port slots.
 pub(crate) type Counters = BySize<marking::Switch<16>, marking::Switch<64>, marking::Switch<256>>;
 
-/// Calls a method of the counters, whatever their size.
+/// Accesses the counters, whatever their size.
 macro_rules! counters {
     ($counters:expr, $name:ident => $call:expr) => {
         match $counters {
@@ -30,7 +30,7 @@ pub(crate) use counters;
 pub struct PortTotals {
     /// Arrivals that found the input buffer full.
     pub input_triggers: u64,
-    /// Arrivals that found more than the threshold waiting for this output.
+    /// Arrivals that found more packets than the threshold waiting for this output.
     pub output_triggers: u64,
     /// Packets marked.
     pub marked: u64,

@@ -155,7 +155,7 @@ impl Design {
             }
             let rough: Vec<f64> = (early..=last).map(|j| design.roughness(j, twice)).collect();
             // The worst of four neighbours, as one may look smooth by chance, and of all points from here to Rmin: a
-            // bend may come late, and slow orbits take longer steps there.
+            // bend may follow later, and slow orbits take longer steps there.
             let mut worst: Vec<f64> = (0..rough.len())
                 .map(|index| {
                     let near = rough.iter().skip(index).take(4);

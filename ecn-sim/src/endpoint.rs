@@ -34,7 +34,7 @@ pub(crate) struct Source {
     pub in_flight: u32,
     /// Packets put in its host's queue.
     pub sent: u64,
-    /// One of them is still queued: another one would be closer to it than the rate permits.
+    /// Whether one of them is still queued: another one would follow it more closely than the rate permits.
     in_line: bool,
     received: u32,
     /// Whether it is active.

@@ -26,7 +26,7 @@ pub enum Event {
     Arrive(u32),
     /// The tail of the packet on this channel has left it.
     Tail(u32),
-    /// This flow's ACK has returned, or its next send time has come.
+    /// This flow's ACK has returned, or its next send time is reached.
     Source(u32),
     /// The run reaches this instant: a flow starts or stops, or counters are read.
     Instant(u32),
@@ -462,8 +462,8 @@ pub const RANK: u32 = 64 - WORD;
 /// Prefetch distance of [`Lanes::ahead`], events.
 const AHEAD: usize = 8;
 
-/// Events with a constant delay: they are scheduled in time order, and those of the same time are sorted by rank when
-/// that time comes next.
+/// Events with a constant delay: they are scheduled in time order, and those of the same time are sorted by rank once
+/// the first of them is next.
 #[derive(Debug)]
 struct Lane {
     first: Key,
@@ -472,9 +472,9 @@ struct Lane {
     head: usize,
     tail: usize,
     last: Key,
-    /// Keys up to this time may be out of order,
+    /// Keys of times up to this one may be out of order, except those of `sorted`.
     unsorted: Time,
-    /// except those of this time.
+    /// The time that was sorted last; [`Time::MAX`] if none was, or if keys were added to it since.
     sorted: Time,
     /// Scratch space for sorting.
     tied: Vec<u64>,
@@ -510,7 +510,7 @@ impl Lane {
         at & (self.ring.len() - 1)
     }
 
-    /// Adds a key, unless its time is earlier than the last one's; false then.
+    /// Adds a key, or returns false if its time is earlier than that of the last pending key.
     #[inline(always)]
     fn push(&mut self, key: Key) -> bool {
         if key <= self.last {
@@ -664,7 +664,7 @@ impl<Q: Queue, const N: usize> Lanes<Q, N> {
     /// is in order there, else (and for a `lane` of `N` or more) in the queue. Times in the past are clamped to the
     /// current time.
     ///
-    /// The event must not be earlier than the last one popped, nor of a lower rank if it has the same time.
+    /// The event must not precede the last one popped: at the same time, its rank must not be lower.
     #[inline(always)]
     pub fn at_rank(&mut self, lane: usize, time: Time, rank: u64, word: u32) {
         let low = rank << WORD | u64::from(word);

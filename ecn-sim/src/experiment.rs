@@ -1,5 +1,5 @@
-//! Scenarios of all kinds, by name or from a file: networks for which shares of links are measured, and data centres,
-//! for which flows are.
+//! Scenarios of all kinds, by name or from a file: networks, for which shares of links are measured, and data centres,
+//! for which flow completion times are.
 
 use ecn_units::suggestion;
 use schemars::JsonSchema;
@@ -45,7 +45,7 @@ pub enum Error {
 }
 
 impl Experiment {
-    /// A built-in one by name.
+    /// A built-in scenario by name.
     pub fn built_in(name: &str) -> Option<Self> {
         match fabric::Scenario::find(name) {
             Some(fabric) => Some(Self::Fabric(Box::new(fabric))),
@@ -59,11 +59,11 @@ impl Experiment {
         shares.chain(fabric::Kind::NAMES.iter().copied()).collect()
     }
 
-    /// A built-in one by name, or one from a file.
+    /// A built-in scenario by name, or one from a file.
     ///
     /// # Errors
     ///
-    /// It is neither, or the file is not a valid scenario.
+    /// No built-in scenario has this name, and it is not the path of a valid scenario file.
     pub fn find(name: &str) -> Result<Self, ScenarioError> {
         if let Some(found) = Self::built_in(name) {
             return Ok(found);
@@ -185,7 +185,7 @@ impl Experiment {
         }
     }
 
-    /// Checks that it can be run, with windows in ps.
+    /// Checks that the scenario can be run, with windows in ps.
     ///
     /// # Errors
     ///
@@ -203,7 +203,7 @@ impl Experiment {
         Ok(())
     }
 
-    /// Runs it on this thread.
+    /// Runs the scenario on this thread.
     ///
     /// # Errors
     ///

@@ -4,8 +4,8 @@
 //! comparisons; networks. Lines differ in colour (the palette of Okabe and Ito, which colour-blind readers can
 //! distinguish), dash pattern and marker. Each line is labelled at its right end, so that no legend can cover data.
 //!
-//! plotters is built without fonts here and cannot measure texts: everything is placed by estimates of text widths,
-//! which are rather too wide than too narrow.
+//! plotters is built without fonts here and cannot measure text: the layout uses estimated text widths, which err on
+//! the wide side.
 
 mod axis;
 mod canvas;

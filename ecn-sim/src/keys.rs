@@ -41,7 +41,7 @@ pub struct Choice {
     pub about: Option<String>,
 }
 
-/// The schema of a type with all others in place.
+/// The schema of a type, with all subschemas inlined.
 pub(crate) fn inlined<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::draft2020_12().for_serialize();
     let settings = settings.with(|settings| settings.inline_subschemas = true);
@@ -278,7 +278,7 @@ impl Key {
         self.key.split_once('.').map_or(&self.key, |(_, name)| name)
     }
 
-    /// The key with these scenarios only, if one of them has it.
+    /// Restricts the key to these scenarios; `None` if none of them has it.
     fn of(mut self, has: impl Fn(&str) -> bool) -> Option<Self> {
         self.defaults.retain(|scenario, _| has(scenario));
         (!self.defaults.is_empty()).then_some(self)

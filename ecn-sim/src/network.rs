@@ -503,7 +503,7 @@ impl Network {
         Ok(())
     }
 
-    /// How long a message takes back over these hops to their source, in the same way as an ACK takes over all of them.
+    /// Time that a message takes back over these hops to their source, computed as for an ACK over the whole path.
     pub fn back(&self, hops: std::ops::Range<u32>) -> Time {
         let hops = &self.hops[hops.start as usize..hops.end as usize];
         let delays = hops

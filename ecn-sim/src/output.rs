@@ -1,4 +1,4 @@
-//! Results as files that appear whole or not at all, and files that grow until then.
+//! Result files: written atomically, or streamed while a run is in progress.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -15,7 +15,7 @@ pub struct OutputError {
 }
 
 impl OutputError {
-    /// There is no room left.
+    /// Whether the file system is full.
     pub fn is_full(&self) -> bool {
         self.error.kind() == io::ErrorKind::StorageFull
     }
@@ -28,11 +28,11 @@ pub struct Output {
 }
 
 impl Output {
-    /// The folder, made if it is not there, and tried: a run is not to end with nowhere to write.
+    /// Creates the folder if needed and checks that it is writable, so that a long run cannot fail at the end.
     ///
     /// # Errors
     ///
-    /// It cannot be made or written in.
+    /// It cannot be created or written.
     pub fn new(folder: &Path) -> Result<Self, OutputError> {
         let error = |error| OutputError {
             path: folder.to_owned(),
@@ -48,16 +48,16 @@ impl Output {
         })
     }
 
-    /// The path of a file here.
+    /// The path of a file in the folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// Begins a file of this name, empty.
+    /// Creates an empty file of this name, to which lines can be appended.
     ///
     /// # Errors
     ///
-    /// It cannot be written.
+    /// It cannot be created.
     pub fn grow(&self, name: &str) -> Result<Growing, OutputError> {
         let path = self.path(name);
         match fs::File::create(&path) {
@@ -66,11 +66,11 @@ impl Output {
         }
     }
 
-    /// Removes files of these names, if they are there.
+    /// Removes files of these names, if they exist.
     ///
     /// # Errors
     ///
-    /// One is there and cannot be removed.
+    /// A file exists and cannot be removed.
     pub fn remove(&self, names: &[&str]) -> Result<(), OutputError> {
         for name in names {
             let path = self.path(name);
@@ -88,14 +88,14 @@ impl Output {
     ///
     /// # Errors
     ///
-    /// It cannot be written; what was there before is still there.
+    /// It cannot be written; an existing file of this name is kept.
     pub fn write(&self, name: &str, text: impl AsRef<[u8]>) -> Result<PathBuf, OutputError> {
         self.write_all(&[(name, text.as_ref())])?;
         Ok(self.path(name))
     }
 
-    /// Writes the results of a command. Of `known`, the names of all files that the command may write, those that it
-    /// did not write now are removed: they are results of an earlier one.
+    /// Writes the results of a command. `known`: the names of all files that the command may write; those not among
+    /// `files` are removed, because they are from an earlier run.
     ///
     /// # Errors
     ///
@@ -113,11 +113,12 @@ impl Output {
         self.remove(&old)
     }
 
-    /// Writes files of these names: all of them, or none.
+    /// Writes files of these names: first all of them to temporary files, which then replace existing ones, so that no
+    /// file is ever incomplete.
     ///
     /// # Errors
     ///
-    /// One cannot be written; what was there before is still there.
+    /// A file cannot be written; no existing file has been replaced, unless the failure is that of a later rename.
     pub fn write_all<N, T>(&self, files: &[(N, T)]) -> Result<(), OutputError>
     where
         N: AsRef<str>,
@@ -126,7 +127,7 @@ impl Output {
         let part = |name: &str| self.path(&format!(".{name}.{}", std::process::id()));
         let clean = |name: &str, error| {
             for (name, _) in files {
-                // Best effort: the error that matters is the first one.
+                // Best effort: the original error is more useful.
                 let _ = fs::remove_file(part(name.as_ref()));
             }
             let path = self.path(name);
@@ -144,7 +145,7 @@ impl Output {
     }
 }
 
-/// What `--out` of a run or comparison says: a folder for all of its results, or a file for its table alone.
+/// Target of `--out`: a folder for all results of a run or comparison, or a file for its table only.
 #[derive(Debug, Clone)]
 pub enum Target {
     /// A folder.
@@ -155,17 +156,17 @@ pub enum Target {
         folder: Output,
         /// Its name.
         name: String,
-        /// What it is written as.
+        /// Format of the table.
         format: Format,
     },
 }
 
 impl Target {
-    /// By the path's ending; tried, as [`Output::new`] does it.
+    /// Chooses by the file extension, and checks that the target is writable, as [`Output::new`] does.
     ///
     /// # Errors
     ///
-    /// It cannot be written, or not in this format by this program.
+    /// It cannot be written, or this program was built without support for the format.
     pub fn new(path: &Path) -> Result<Self, OutputError> {
         let (Some(format), Some(name)) = (Format::of(path), path.file_name()) else {
             return Output::new(path).map(Self::Folder);
@@ -183,7 +184,7 @@ impl Target {
         })
     }
 
-    /// The folder for all results, if they are wanted.
+    /// The folder for all results, unless the target is a file for the table.
     pub fn folder(&self) -> Option<&Output> {
         match self {
             Self::Folder(folder) => Some(folder),
@@ -191,7 +192,7 @@ impl Target {
         }
     }
 
-    /// Writes the table, if it alone is wanted; says where.
+    /// Writes the table, if the target is a file for it; returns its path.
     ///
     /// # Errors
     ///
@@ -213,7 +214,7 @@ impl Target {
     }
 }
 
-/// A file that grows while work goes on.
+/// A file to which lines are appended while a run is in progress.
 #[derive(Debug)]
 pub struct Growing {
     path: PathBuf,
@@ -221,7 +222,7 @@ pub struct Growing {
 }
 
 impl Growing {
-    /// Adds whole lines, which are there for readers at once.
+    /// Appends whole lines, which readers see at once.
     ///
     /// # Errors
     ///
@@ -244,7 +245,7 @@ where
         .flexible(true)
         .from_writer(Vec::new());
     for row in rows {
-        // Into memory nothing fails.
+        // Writing to memory cannot fail.
         let _ = writer.write_record(row);
     }
     let bytes = writer.into_inner().unwrap_or_default();

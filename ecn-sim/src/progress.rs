@@ -1,4 +1,4 @@
-//! Progress of long work, on a terminal only.
+//! Progress of long operations, on a terminal only.
 
 use std::io::IsTerminal as _;
 use std::sync::Arc;
@@ -9,8 +9,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::engine::{MS, Time};
 
-/// A progress bar on the standard error; nothing is drawn where that is no terminal, nor in the first
-/// half second.
+/// A progress bar on standard error, drawn only on a terminal and only after the first half second.
 #[derive(Debug)]
 pub(crate) struct Bar {
     position: Arc<AtomicU64>,
@@ -19,13 +18,13 @@ pub(crate) struct Bar {
 }
 
 impl Bar {
-    /// Of simulated time up to `end`.
+    /// For simulated time up to `end`.
     pub(crate) fn of_time(end: Time) -> Self {
         let template = "{wide_bar} {pos} of {len} ms simulated, {eta} left";
         Self::new(end, MS, template)
     }
 
-    /// Of work that says itself how far it is.
+    /// For an operation that describes its progress as text.
     pub(crate) fn of_text(text: impl Fn() -> String + Send + 'static) -> Self {
         Self::drawn(Arc::default(), 0, "{spinner} {wide_msg}", move |bar| {
             bar.set_message(text());
@@ -33,7 +32,7 @@ impl Bar {
         })
     }
 
-    /// Of so many runs.
+    /// For this number of runs.
     pub(crate) fn of_runs(runs: u64) -> Self {
         Self::new(runs, 1, "{wide_bar} {pos} of {len} runs, {eta} left")
     }
@@ -64,12 +63,12 @@ impl Bar {
         }
     }
 
-    /// Where the work writes how far it is.
+    /// The counter that the operation updates.
     pub(crate) fn position(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.position)
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn finish(self) {}
 }
 

@@ -15,7 +15,7 @@ use crate::network::{Description, FlowSpec, LinkSpec};
 use crate::scenario::{BUILT_IN, Scenario, ScenarioError, Topology, shown};
 use crate::traffic::{Arrivals, Traffic};
 
-/// In `[model]`: the built-in scenario whose model is used, except for the other keys.
+/// Key of `[model]`: a built-in scenario whose model the other keys modify.
 const PRESET: &str = "preset";
 
 /// Maximum number of nodes, links or flows that one entry may stand for.
@@ -170,7 +170,7 @@ pub(crate) fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
     Ok(scenario)
 }
 
-/// The model that the keys of `[model]` change; removes the preset from them.
+/// The model that the keys of `[model]` modify; removes `preset` from them.
 fn preset(model: &mut Table) -> Result<Model, ScenarioError> {
     let Some(name) = model.remove(PRESET) else {
         return Ok(Model::default());
@@ -185,7 +185,7 @@ fn preset(model: &mut Table) -> Result<Model, ScenarioError> {
         })
 }
 
-/// Describes an error in a file, which may be that of a data centre.
+/// Describes an error in a file; suggests `topology = "custom"` if the file looks like a data centre.
 fn misread(text: &str, error: &toml::de::Error) -> String {
     let reason = located(text, error);
     let message = error.message();
@@ -208,7 +208,7 @@ pub(crate) fn located(text: &str, error: &toml::de::Error) -> String {
     format!("line {line}: {}", with_nearest(error.message()))
 }
 
-/// Replaces serde's list of all fields with the nearest one.
+/// Replaces serde's list of all fields with the closest match.
 fn with_nearest(message: &str) -> String {
     let mut quoted = message.split('`').skip(1).step_by(2);
     match (message.starts_with("unknown field"), quoted.next()) {
@@ -220,7 +220,7 @@ fn with_nearest(message: &str) -> String {
     }
 }
 
-/// The names that a name with a range stands for.
+/// Expands a name with a range.
 pub(crate) fn expand(name: &str) -> Result<Vec<String>, String> {
     let Some((before, rest)) = name.split_once('[') else {
         return Ok(vec![name.to_owned()]);
@@ -240,7 +240,7 @@ pub(crate) fn expand(name: &str) -> Result<Vec<String>, String> {
         .collect())
 }
 
-/// Both sides of a link or flow: in pairs, or one name with each on the other side.
+/// Expands both ends of a link or flow: in pairs, or a single name with each name at the other end.
 pub(crate) fn pairs(from: &str, to: &str) -> Result<Vec<(String, String)>, String> {
     let (froms, tos) = (expand(from)?, expand(to)?);
     match (froms.len(), tos.len()) {

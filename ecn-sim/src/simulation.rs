@@ -206,7 +206,7 @@ pub(crate) enum Instant {
     Read,
 }
 
-/// Schedules all instants. Readings come before everything else at their time.
+/// Schedules all instants. Readings precede all other events of the same time.
 pub(crate) fn schedule<Q: Queue>(
     scheduler: &mut Scheduler<Q>,
     network: &Network,
@@ -342,7 +342,7 @@ impl<Q: Queue> Simulation<'_, Q> {
         })
     }
 
-    /// Checks that counters and buffers are consistent, and that nothing waits that could go.
+    /// Checks that counters and buffers are consistent, and that no packet waits that could be sent.
     fn check(&self, now: Time) -> Result<(), SimulationError> {
         let broken = |at: &str, what: String| SimulationError::Invariant {
             at_ps: now,
@@ -573,7 +573,7 @@ impl<Q: Queue> Simulation<'_, Q> {
         self.let_go(now, switch, next.input, output);
     }
 
-    /// Dispatches the outputs with packets that were held up by the packet that has left `input` by `output`.
+    /// Dispatches the outputs with packets that were held up by the packet that has left `input` through `output`.
     #[inline(always)]
     fn let_go(&mut self, now: Time, switch: u32, input: u8, output: u8) {
         if !self.switches[switch as usize].is_plain() {
@@ -648,7 +648,7 @@ impl<Q: Queue> Simulation<'_, Q> {
         if switch.arrive(now, number, through.input, through.output, has_credit) {
             self.start(now, number, hop);
         } else if self.trigger_first {
-            // Otherwise the packet has been tried already, and cannot go now.
+            // Otherwise `Switch::arrive` has already checked whether the packet can be sent now.
             self.dispatch(now, hop.channel);
         }
         Ok(())

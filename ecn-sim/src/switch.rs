@@ -17,7 +17,7 @@ use crate::model::{
     Arbitration, BypassCounts, Counting, Crossbar, MarkBy, Model, OutputTrigger, Trigger,
 };
 
-/// A port: the input buffer behind it, and the output before it.
+/// A port: an input buffer, and an output.
 #[derive(Debug, Default)]
 pub(crate) struct Port {
     /// The packets that wait for the output, oldest first.
@@ -42,7 +42,7 @@ pub(crate) struct Port {
     marked: u64,
 }
 
-/// A packet in the order of its input buffer.
+/// A waiting packet, in its place in the order of arrival at its input.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     packet: u32,
@@ -92,7 +92,7 @@ struct Rules {
 }
 
 impl Switch {
-    /// An empty switch: by port slot, the channel that leads to it.
+    /// An empty switch. `receiving`: by port slot, the channel that leads to it.
     pub(crate) fn new(name: &str, receiving: &[u32], model: &Model) -> Self {
         let policy = model.marking_policy(name, receiving.len() as u32);
         let counters = Counters::new(receiving.len());
@@ -110,7 +110,7 @@ impl Switch {
             scan: model.mark_by == MarkBy::Scan,
             spare_blocked: model.spare_blocked.as_nanos() * NS,
         };
-        // Queues in order of arrival never overtake for the same output.
+        // Packets in an oldest-first queue never overtake packets for the same output.
         rules.plain = !rules.round_robin
             && !rules.single_read
             && (rules.bypass > 0 && !any_output || rules.bypass == u32::MAX);
@@ -369,8 +369,8 @@ impl Switch {
         }
     }
 
-    /// The tail of a packet has left by `output`; returns its input. [`Switch::held_up`] gives the outputs that it may
-    /// have held up.
+    /// The tail of a packet has left through `output`; returns its input. [`Switch::held_up`] gives the outputs that it
+    /// may have held up.
     #[inline]
     pub(crate) fn leave(&mut self, output: u8) -> u8 {
         let out = &mut self.ports[output as usize];

@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::machine::{Lacks, Permission, program};
 use crate::step;
 
-/// The system's packages, where apt-get is what installs them.
+/// apt-get, which installs packages of the system.
 pub struct Apt;
 
 impl Apt {
@@ -17,7 +17,7 @@ impl Apt {
         program("apt-get").map(|_| Self)
     }
 
-    /// The package's newest version, if the lists know one.
+    /// The newest version of a package, if the package lists have one.
     pub fn candidate(&self, package: &str) -> Option<String> {
         let text = step::asked(Command::new("apt-cache").args(["policy", package]))?;
         let version = text
@@ -26,7 +26,7 @@ impl Apt {
         (version != "(none)").then(|| version.to_owned())
     }
 
-    /// Fetches the package lists.
+    /// Updates the package lists.
     pub fn update(&self, permission: Permission) -> Result<()> {
         let mut command = self.command(permission);
         step::logged(
@@ -36,7 +36,8 @@ impl Apt {
         )
     }
 
-    /// Installs packages; fetches the package lists first if they do not know them, or if it fails.
+    /// Installs packages. Updates the package lists if they lack a package, or if the installation fails, which is then
+    /// retried.
     pub fn install(&self, why: &str, packages: &[&str], permission: Permission) -> Result<()> {
         if packages
             .iter()
@@ -51,8 +52,8 @@ impl Apt {
         })
     }
 
-    /// Fetches a package into a folder without installing it; updates the package lists first if they are missing or
-    /// old.
+    /// Downloads a package into a folder without installing it; updates the package lists if they are missing or
+    /// outdated.
     pub fn download(
         &self,
         why: &str,

@@ -29,8 +29,8 @@ enum What {
     Soak,
 }
 
-/// A benchmark: its group is the unit of its throughput, its name `MODEL-VARIANT`: an event queue, or a number
-/// of threads.
+/// A benchmark. Its group is the unit of its throughput; its name is `MODEL-VARIANT`, where the variant is an event
+/// queue or a number of threads.
 struct Bench {
     unit: String,
     model: String,
@@ -58,7 +58,7 @@ pub fn bench(args: Args, permission: Permission) -> Result<ExitCode> {
     }
 }
 
-/// Control on a bridge; its own options are passed on. `--kernel 6.12` is ours: that kernel, emulated.
+/// Congestion control on a bridge. Options are passed to the benchmark, except `--kernel 6.12`: that kernel, emulated.
 fn bridge(words: &[String], permission: Permission) -> Result<ExitCode> {
     let only_says = ["--help", "-h", "--list"]
         .iter()
@@ -83,7 +83,7 @@ fn bridge(words: &[String], permission: Permission) -> Result<ExitCode> {
         .args(words)
         .env("ECN_BENCH_OUT", root().join("target/bench"));
     step::say(&step::shown(&command));
-    // Its table is what was asked for: it goes to stdout.
+    // stdout is inherited: the table is the result of this verb.
     let status = command.status()?;
     Ok(match status.code() {
         Some(0) => ExitCode::SUCCESS,
@@ -92,7 +92,7 @@ fn bridge(words: &[String], permission: Permission) -> Result<ExitCode> {
     })
 }
 
-/// The agent under load for ten minutes, or as many seconds as are asked for: a table of what it holds.
+/// Soak test: the agent under load for ten minutes, or the given number of seconds. Prints a table of its resources.
 fn soak(words: &[String], permission: Permission) -> Result<ExitCode> {
     let seconds = words.first().map_or("600", String::as_str);
     if words.len() > 1 || seconds.parse::<u32>().is_err() {
@@ -110,7 +110,7 @@ fn soak(words: &[String], permission: Permission) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The kernel that is asked for, and the other words.
+/// The kernel given by `--kernel`, and the other arguments.
 fn kernel(words: &[String]) -> Result<(Option<String>, Vec<String>)> {
     let mut others = Vec::new();
     let mut series = None;
@@ -129,7 +129,7 @@ fn kernel(words: &[String]) -> Result<(Option<String>, Vec<String>)> {
     Ok((series, others))
 }
 
-/// The programs, in namespaces of their own: its tables, and JSON and SVG in `target/bench`.
+/// The BPF programs, in new namespaces: prints tables, and writes JSON and SVG to `target/bench`.
 fn datapath(permission: Permission) -> Result<ExitCode> {
     if !is_root() {
         return Err(Lacks("BPF programs need root".into()).into());
@@ -145,7 +145,7 @@ fn datapath(permission: Permission) -> Result<ExitCode> {
 
 fn simulator() -> Result<ExitCode> {
     let results = root().join("target/criterion");
-    // Of a benchmark that no longer exists nothing may be left.
+    // Removes results of benchmarks that no longer exist.
     if results.exists() {
         fs::remove_dir_all(&results).with_context(|| format!("removing {}", results.display()))?;
     }
@@ -166,7 +166,7 @@ fn simulator() -> Result<ExitCode> {
         "unit", "model", "variant", "ms", "million/s", "ratio"
     );
     for bench in &benches {
-        // To the standard library's heap, or to one thread, measured beside it.
+        // Relative to the standard library's heap, or to one thread, measured in the same run.
         let reference = benches.iter().find(|other| {
             (&other.unit, &other.model) == (&bench.unit, &bench.model)
                 && ["heap", "1"].contains(&other.variant.as_str())
@@ -213,7 +213,7 @@ fn read(results: &Path) -> Result<Vec<Bench>> {
     Ok(benches)
 }
 
-/// Names of the folders with results in a folder, in order.
+/// Names of the folders with results in a folder, sorted.
 fn folders(folder: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
@@ -228,7 +228,7 @@ fn folders(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// The number behind these keys, one inside of the other. All that is needed of JSON here.
+/// The number at a path of nested keys: a minimal JSON parser, which suffices here.
 fn number(json: &str, keys: &[&str]) -> Option<f64> {
     let mut rest = json;
     for key in keys {

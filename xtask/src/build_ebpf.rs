@@ -18,16 +18,17 @@ pub struct Args {
     trace: bool,
 }
 
-/// The instruction set: 32-bit arithmetic and jumps, kernel 5.1. Of its atomics, 5.12, the programs have none.
+/// Version of the instruction set. v3 has 32-bit arithmetic and jumps (kernel 5.1); the programs use none of its
+/// atomics (5.12).
 const BPF_CPU: &str = "v3";
 /// Arguments of the linker.
 const LINKER_ARGS: [&str; 3] = [
     "--btf",
-    // Short fills and copies in place, not by calls of a loop over bytes: a call is refused under a spin lock before
-    // 6.8, and in a program with calls a verifier before 6.4 sees fewer states as equal.
+    // Expands short fills and copies in place, instead of calling a function that loops over bytes: before 6.8, calls
+    // are refused under a spin lock, and before 6.4, the verifier prunes fewer states in programs with calls.
     "--disable-expand-memcpy-in-order",
-    // Loops end with a jump: a verifier of 6.1 takes a body that is laid out before its head, and falls through to it,
-    // for a loop without end.
+    // Loops end with a jump: the verifier of 6.1 mistakes a loop body that is laid out before its head, and falls
+    // through to it, for an infinite loop.
     "--llvm-args=--disable-block-placement",
 ];
 /// The target of a BPF object that runs on this machine.
@@ -52,7 +53,7 @@ pub fn object() -> PathBuf {
     root().join("target/bpf/ecn.bpf.o")
 }
 
-/// Builds one object. Cargo knows what is fresh: then this takes 0.1 s.
+/// Builds one object, which takes 0.1 s if it is up to date.
 pub fn build(bpf: &Bpf, trace: bool) -> Result<PathBuf> {
     let mut command = cargo(bpf, "build");
     if trace {
@@ -70,7 +71,7 @@ pub fn build(bpf: &Bpf, trace: bool) -> Result<PathBuf> {
     Ok(object)
 }
 
-/// A cargo command on ecn-ebpf for its target.
+/// A cargo command for ecn-ebpf and its target.
 pub fn cargo(bpf: &Bpf, verb: &str) -> Command {
     let mut command = bpf.toolchain.cargo();
     let linker = format!("linker={}", bpf.linker.display());
@@ -93,14 +94,14 @@ pub fn cargo(bpf: &Bpf, verb: &str) -> Command {
         .args(["--target-dir", "../target/ebpf"])
         .env("RUSTC_BOOTSTRAP", "1")
         .env("CARGO_ENCODED_RUSTFLAGS", flags)
-        // BTF is made of debug information, whatever the environment says for the host's crates.
+        // BTF is generated from debug information, whatever the environment sets for the host's crates.
         .env("CARGO_PROFILE_RELEASE_DEBUG", "2")
         .env_remove("RUSTFLAGS")
         .current_dir(root().join("ecn-ebpf"));
     command
 }
 
-/// Copies a file, unless the copy is the same already: what embeds it would be compiled again.
+/// Copies a file, unless the copy is identical: crates that embed it would be recompiled.
 fn replace(from: &Path, to: &Path) -> Result<()> {
     let new = fs::read(from).with_context(|| format!("reading {}", from.display()))?;
     if fs::read(to).is_ok_and(|old| old == new) {
@@ -108,7 +109,7 @@ fn replace(from: &Path, to: &Path) -> Result<()> {
     }
     let folder = to.parent().context("an object without a folder")?;
     fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-    // Never half a file: something may be building ecn-user now.
+    // Atomically, because ecn-user may be compiled at the same time.
     let part = to.with_extension("part");
     fs::write(&part, new).with_context(|| format!("writing {}", part.display()))?;
     fs::rename(&part, to).with_context(|| format!("writing {}", to.display()))

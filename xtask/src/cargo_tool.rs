@@ -11,15 +11,15 @@ use crate::step;
 
 /// One such program.
 pub struct CargoTool {
-    /// The crate, and the program.
+    /// Name of the crate and of the program.
     pub name: &'static str,
-    /// The version that is compiled.
+    /// The version to compile.
     version: &'static str,
-    /// What `--version` must begin with; a program of another version in PATH is not used then.
+    /// Required prefix of the output of `--version`; a program in PATH with another version is not used.
     required: Option<&'static str>,
-    /// More arguments of `cargo install`.
+    /// Additional arguments of `cargo install`.
     arguments: &'static [&'static str],
-    /// What it is for.
+    /// Its purpose, for messages.
     why: &'static str,
 }
 
@@ -32,7 +32,7 @@ pub const DENY: CargoTool = CargoTool {
     why: "to check crates against deny.toml",
 };
 
-/// Builds the book. What it warns of, and the anchors it makes, are part of the checks.
+/// Builds the book. Its version is fixed: its warnings, and the anchors that it generates, are part of the checks.
 pub const MDBOOK: CargoTool = CargoTool {
     name: "mdbook",
     version: "0.5.4",
@@ -41,7 +41,7 @@ pub const MDBOOK: CargoTool = CargoTool {
     why: "to build the book",
 };
 
-/// Runs tests: in parallel, those that need the whole machine alone, and once more what failed.
+/// Runs tests in parallel, those that need the whole machine one at a time, and retries failed ones.
 pub const NEXTEST: CargoTool = CargoTool {
     name: "cargo-nextest",
     version: "0.9.143",
@@ -58,7 +58,7 @@ impl CargoTool {
         root().join("target/tools").join(self.name)
     }
 
-    /// The program, if it is here and starts.
+    /// The program, if it is installed and starts.
     pub fn find(&self) -> Option<PathBuf> {
         let compiled = self.folder().join("bin").join(self.name);
         let fits = |path: &PathBuf| {
@@ -68,7 +68,7 @@ impl CargoTool {
         program(self.name).into_iter().chain([compiled]).find(fits)
     }
 
-    /// The program: found, or compiled.
+    /// The program, compiled if necessary.
     pub fn ensure(&self) -> Result<PathBuf> {
         if let Some(found) = self.find() {
             return Ok(found);
@@ -82,11 +82,11 @@ impl CargoTool {
             .arg(self.folder())
             .arg("--target-dir")
             .arg(self.folder().join("build"))
-            // They have little to do: compiled fast, they take a second all the same.
+            // The tools have little to do: without optimization they compile fast, and still take only a second.
             .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0")
             .env("CARGO_PROFILE_RELEASE_DEBUG", "0");
         step::logged(self.why, self.name, &mut command)?;
-        // Best effort: it is only space.
+        // Best effort: it only uses space.
         let _ = fs::remove_dir_all(self.folder().join("build"));
         let fails = || Lacks(format!("the compiled {} does not start", self.name));
         self.find().ok_or_else(|| fails().into())

@@ -1,7 +1,7 @@
 //! The `ecn` command, and the tests that run it.
 //!
-//! They are compiled together: on its own each would get other features of what both are made of, the agent and the
-//! simulator included, and have it compiled for itself.
+//! They are compiled together: separately, Cargo would unify features differently for each of them, and compile their
+//! common dependencies, the agent and the simulator included, twice.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,10 +12,10 @@ use crate::cargo_tool::NEXTEST;
 use crate::machine::{cargo, root};
 use crate::step;
 
-/// Programs of tests.
+/// Test binaries.
 const TESTS: [&str; 2] = ["kernel", "book"];
 
-/// Adds which packages and programs of tests.
+/// Adds arguments that select the packages and test binaries.
 fn both(command: &mut Command, tests: &[&str]) {
     command.args(["--release", "--target-dir", "target"]);
     for package in ["ecn-user", "ecn-tests"] {
@@ -34,19 +34,19 @@ pub fn build() -> Result<()> {
     step::run("the command, and the tests that run it", &mut build)
 }
 
-/// Where the command is.
+/// Path of the command.
 pub fn path() -> PathBuf {
     root().join("target/release/ecn")
 }
 
-/// `cargo nextest run`; arguments for it may follow.
+/// `cargo nextest run`, to which arguments can be added.
 pub fn nextest() -> Result<Command> {
     let mut run = Command::new(NEXTEST.ensure()?);
     run.current_dir(root()).args(["nextest", "run"]);
     Ok(run)
 }
 
-/// [`nextest`] of these programs of tests, all if there are none.
+/// [`nextest`] with these test binaries, or all if the list is empty.
 pub fn tests(names: &[&str]) -> Result<Command> {
     let mut run = nextest()?;
     both(&mut run, if names.is_empty() { &TESTS } else { names });
@@ -54,7 +54,7 @@ pub fn tests(names: &[&str]) -> Result<Command> {
     Ok(run)
 }
 
-/// Builds the tests on the real kernel; what cargo says, in JSON.
+/// Builds the real-kernel tests. Returns Cargo's messages in JSON.
 pub fn kernel_tests() -> Option<String> {
     let mut test = cargo();
     both(test.arg("test"), &["kernel"]);

@@ -1,4 +1,4 @@
-//! What ecn is made of, against `deny.toml`, by cargo-deny.
+//! Checks dependencies against `deny.toml`, with cargo-deny.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! `cargo xtask dist`: what people install, in `target/dist`.
+//! `cargo xtask dist`: builds what users install, in `target/dist`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,9 +20,9 @@ pub struct Args {
     check: bool,
 }
 
-/// Debians that the package is tried in.
+/// Debian releases in which the package is tested.
 const SUITES: [&str; 3] = ["bullseye", "bookworm", "trixie"];
-/// What trying takes, and the Debian package of each.
+/// Tools that the tests need, and the Debian package of each.
 const TOOLS: [(&str, &str); 2] = [
     ("debootstrap", "debootstrap"),
     ("qemu-aarch64-static", "qemu-user-static"),
@@ -35,7 +35,7 @@ pub fn dist(args: &Args, permission: Permission) -> Result<ExitCode> {
     build_ebpf::build(&setup::bpf(permission)?, false)?;
     let mut log = Command::new("git");
     log.args(["log", "-1", "--format=%ct"]).current_dir(root());
-    // Without git it was unpacked from somewhere: as old as time.
+    // Without git (an unpacked archive), the epoch is 0.
     let epoch = std::env::var("SOURCE_DATE_EPOCH").ok();
     let epoch = epoch
         .or_else(|| step::asked(&mut log))
@@ -49,7 +49,7 @@ pub fn dist(args: &Args, permission: Permission) -> Result<ExitCode> {
         dist.arg(format!("{arch}={}", command(arch, permission)?.display()));
     }
     step::say(&format!("packages: {}", step::shown(&dist)));
-    // Its table is what was asked for: it goes to stdout.
+    // stdout is inherited: the table is the result of this verb.
     let status = dist.status().context("could not start cargo")?;
     if !status.success() {
         return Ok(ExitCode::FAILURE);
@@ -60,7 +60,7 @@ pub fn dist(args: &Args, permission: Permission) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Tries what was made, where it is for this machine; emulates the rest.
+/// Tests the results, natively for this machine's architecture, emulated for others.
 fn check(archs: &[String], permission: Permission) -> Result<()> {
     if !is_root() {
         return Err(Lacks("booting systemd and changing the root need root".into()).into());
@@ -83,7 +83,7 @@ fn check(archs: &[String], permission: Permission) -> Result<()> {
     Ok(())
 }
 
-/// A bare Debian with systemd, kept in `target/debian`.
+/// A minimal Debian with systemd, cached in `target/debian`.
 fn debian(suite: &str) -> Result<PathBuf> {
     let folder = root().join("target/debian").join(suite);
     let ready = folder.join("ready");
@@ -102,7 +102,7 @@ fn debian(suite: &str) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Builds the command for an architecture, with nothing from outside: it starts on any kernel, in any root.
+/// Builds the command for an architecture, statically linked: it starts on any kernel, in any root.
 fn command(arch: &str, permission: Permission) -> Result<PathBuf> {
     let target = format!("{arch}-unknown-linux-musl");
     library(&target, permission)?;
@@ -112,7 +112,7 @@ fn command(arch: &str, permission: Permission) -> Result<PathBuf> {
         .args(["--target-dir", "target", "--target", &target])
         .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
         .env("CARGO_PROFILE_RELEASE_STRIP", "symbols")
-        // Where it was built does not show.
+        // Removes build paths from the binary.
         .env("CARGO_ENCODED_RUSTFLAGS", without_paths())
         .env_remove("RUSTFLAGS");
     if arch != std::env::consts::ARCH {

@@ -1,4 +1,5 @@
-//! `cargo xtask docs`: the book and the API's documentation, without a warning or a broken link, and every command run.
+//! `cargo xtask docs`: builds the book and the API documentation without warnings or broken links, and runs every
+//! command of the book.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,7 +20,7 @@ pub struct Args {
     no_run: bool,
 }
 
-/// Pages outside of the book whose links are checked too.
+/// Pages outside the book whose links are also checked.
 const PAGES: [&str; 3] = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"];
 
 /// Runs the verb.
@@ -35,7 +36,7 @@ pub fn docs(args: &Args, permission: Permission) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds the book and the API's documentation, and checks their links.
+/// Builds the book and the API documentation, and checks the links of the book.
 pub fn build() -> Result<()> {
     let mut mdbook = Command::new(MDBOOK.ensure()?);
     mdbook.arg("build").arg(root().join("docs"));
@@ -44,7 +45,7 @@ pub fn build() -> Result<()> {
     if !output.status.success() || said.contains("WARN") {
         bail!("mdbook {}:\n{said}", output.status);
     }
-    // It takes its own configuration for a part of the book.
+    // mdbook copies its configuration file into the book.
     let _ = fs::remove_file(book().join("book.toml"));
     let broken = broken_links()?;
     if !broken.is_empty() {
@@ -56,7 +57,7 @@ pub fn build() -> Result<()> {
     step::run("documentation of the API", &mut doc)
 }
 
-/// Runs the commands of the book and the README by their tests.
+/// Runs the tests that execute the commands of the book and the README.
 fn commands(permission: Permission) -> Result<()> {
     build_ebpf::build(&setup::bpf(permission)?, false)?;
     setup::tools(permission)?;
@@ -64,12 +65,12 @@ fn commands(permission: Permission) -> Result<()> {
     step::run("the commands of the book", &mut command::tests(&["book"])?)
 }
 
-/// Where the book is.
+/// The folder of the book.
 fn book() -> PathBuf {
     root().join("target/book")
 }
 
-/// A page that was built: what it links to, and the anchors that it has.
+/// A generated page: its links and anchors.
 #[derive(Default)]
 struct Html {
     links: Vec<String>,
@@ -91,7 +92,7 @@ impl Html {
     }
 }
 
-/// Without the escapes of HTML and of addresses.
+/// Decodes `&amp;` and percent-encoding.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::new();
     let text = text.replace("&amp;", "&");
@@ -112,19 +113,19 @@ fn decoded(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Whether a link leads out of the project: those are not followed.
+/// Whether a link leads out of the project; such links are not checked.
 fn is_external(link: &str) -> bool {
     ["http:", "https:", "mailto:", "data:", "javascript:"]
         .iter()
         .any(|scheme| link.starts_with(scheme))
 }
 
-/// Links of the book and of the pages beside it that lead nowhere.
+/// Broken links of the book, and of the pages outside it.
 fn broken_links() -> Result<Vec<String>> {
     let mut pages = BTreeMap::new();
     for entry in fs::read_dir(book()).context("reading the book")? {
         let path = entry.context("reading the book")?.path();
-        // The page for what is not found has the links of a server's root.
+        // The links of the page for missing pages are relative to a server's root.
         let is_page =
             path.extension().is_some_and(|kind| kind == "html") && !path.ends_with("404.html");
         if is_page {
@@ -149,7 +150,7 @@ fn broken_links() -> Result<Vec<String>> {
         let text =
             fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
         for link in markdown_links(&text).filter(|link| !is_external(link)) {
-            // What a chapter's anchors are, mdbook decides.
+            // mdbook generates the anchors of chapters, so links to these are checked in the book.
             let in_book = link
                 .strip_prefix("docs/")
                 .map(|link| link.replacen(".md", ".html", 1));
@@ -169,7 +170,7 @@ fn broken_links() -> Result<Vec<String>> {
     Ok(broken)
 }
 
-/// Whether there is what a page links to.
+/// Whether the target of a page's link exists.
 fn leads_somewhere(pages: &BTreeMap<PathBuf, Html>, from: &Path, link: &str) -> bool {
     let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
     let path = if file.is_empty() {
@@ -198,7 +199,7 @@ fn plain(path: &Path) -> PathBuf {
     plain
 }
 
-/// Where the links of a page of Markdown lead.
+/// The targets of the links in a Markdown page.
 fn markdown_links(text: &str) -> impl Iterator<Item = &str> {
     let parts = text.split("](").skip(1);
     parts.filter_map(|part| Some(part.split_once(')')?.0))
@@ -225,7 +226,7 @@ mod tests {
         assert_eq!(links, ["b.md#c", "e"]);
     }
 
-    /// What pages say of `cargo xtask` is what it takes.
+    /// Every `cargo xtask` command on these pages is accepted.
     #[test]
     fn commands_on_pages_are_taken() {
         let mut files: Vec<PathBuf> = PAGES.iter().map(|name| root().join(name)).collect();

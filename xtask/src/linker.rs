@@ -1,8 +1,8 @@
-//! bpf-linker: links LLVM bitcode into a BPF object, by an LLVM that is not older than rustc's.
+//! bpf-linker: links LLVM bitcode into a BPF object, with an LLVM that is not older than rustc's.
 //!
-//! Where the machine has none that works, one is compiled against the system's libLLVM and kept in
-//! `target/tools`. Its authors advise a binary of theirs instead, because of LLVM's versions; here they are
-//! checked, and the compilation takes half a minute.
+//! If none that works is installed, it is compiled against the system's libLLVM and kept in `target/tools`. Its authors
+//! recommend their prebuilt binary instead, because LLVM versions must match; here they are checked, and compilation
+//! takes half a minute.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,12 +15,12 @@ use crate::apt::Apt;
 use crate::machine::{Lacks, Permission, cargo, root};
 use crate::step;
 
-/// The version that is installed. Newer ones that are here already are taken as they are.
+/// The version to compile. An installed linker of another version is used if it works.
 const VERSION: &str = "0.13.0";
-/// The versions of LLVM that it can be compiled against.
+/// Major versions of LLVM against which it can be compiled.
 const LLVM_MAJORS: std::ops::RangeInclusive<u32> = 21..=23;
 
-/// The linker to use for a rustc with this LLVM, if there is one that starts.
+/// The linker for a rustc with this LLVM, if one is installed that works.
 pub fn find(llvm_major: u32) -> Option<PathBuf> {
     let own = LLVM_MAJORS.map(|major| folder(major).join("bin/bpf-linker"));
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -35,12 +35,12 @@ pub fn find(llvm_major: u32) -> Option<PathBuf> {
 
 fn works(linker: &Path, llvm_major: u32) -> bool {
     linker.is_file()
-        // A linker whose libLLVM has gone does not even tell its version.
+        // A linker whose libLLVM was removed cannot even print its version.
         && step::asked(Command::new(linker).arg("--version")).is_some()
         && linked_llvm(linker).is_none_or(|major| major >= llvm_major)
 }
 
-/// The version in the name of the libLLVM that a program loads; none if LLVM is inside of it.
+/// Major version in the name of the libLLVM that a program loads; `None` if LLVM is statically linked.
 fn linked_llvm(program: &Path) -> Option<u32> {
     llvm_named(&fs::read(program).ok()?)
 }
@@ -83,12 +83,12 @@ fn library(major: u32) -> Option<PathBuf> {
     })
 }
 
-/// The versions of LLVM that serve a rustc, nearest first.
+/// LLVM versions that support a rustc's bitcode, oldest first.
 fn fitting(llvm_major: u32) -> std::ops::RangeInclusive<u32> {
     llvm_major.max(*LLVM_MAJORS.start())..=*LLVM_MAJORS.end()
 }
 
-/// What to do where nothing may be installed, or there is nothing to install.
+/// How to get a linker, if nothing may be installed or no package exists.
 pub fn advice(llvm_major: u32) -> String {
     let known = |apt: &Apt| {
         let mut packages = fitting(llvm_major).map(|major| format!("libllvm{major}"));
@@ -103,12 +103,12 @@ pub fn advice(llvm_major: u32) -> String {
     }
 }
 
-/// Whether a package has to be installed for a linker.
+/// Whether a linker requires the installation of a package.
 pub fn needs_package(llvm_major: u32) -> bool {
     find(llvm_major).is_none() && fitting(llvm_major).all(|major| library(major).is_none())
 }
 
-/// Finds a linker that works, or makes one.
+/// Finds a linker that works, or compiles one.
 pub fn ensure(llvm_major: u32, permission: Permission) -> Result<PathBuf> {
     if let Some(linker) = find(llvm_major) {
         return Ok(linker);
@@ -153,8 +153,8 @@ fn install_library(llvm_major: u32, permission: Permission) -> Result<()> {
     apt.install("LLVM, which bpf-linker needs", &[&package], permission)
 }
 
-/// Compiles bpf-linker. It looks for `lib/libLLVM.so` in LLVM_PREFIX, and only that: a link to the
-/// library does, without LLVM's development package of half a gigabyte.
+/// Compiles bpf-linker. Its build looks only for `lib/libLLVM.so` in LLVM_PREFIX: a symbolic link to the library
+/// suffices, without LLVM's development package of half a gigabyte.
 fn compile(major: u32, library: &Path) -> Result<()> {
     let folder = folder(major);
     let lib = folder.join("lib");
@@ -184,11 +184,11 @@ fn compile(major: u32, library: &Path) -> Result<()> {
         .arg("--target-dir")
         .arg(folder.join("build"))
         .env("LLVM_PREFIX", &folder)
-        // LLVM does the work: the shell around it is compiled fast instead of small.
+        // LLVM does most of the work, so the rest is compiled without optimization for a fast build.
         .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
         .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0");
     step::logged("the linker of BPF objects", "bpf-linker", &mut command)?;
-    // Best effort: it is only space.
+    // Best effort: it only uses space.
     let _ = fs::remove_dir_all(folder.join("build"));
     Ok(())
 }

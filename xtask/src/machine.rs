@@ -1,4 +1,4 @@
-//! What this machine has, and how it gets what it lacks.
+//! What this machine has, and permission to install what it lacks.
 
 use std::fmt;
 use std::fs;
@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The machine lacks something: exit code 3. Displays as what, and what to do.
+/// The machine lacks something: exit code 3. Displayed as what is missing, and what to do.
 #[derive(Debug)]
 pub struct Lacks(pub String);
 
@@ -20,7 +20,7 @@ impl std::error::Error for Lacks {}
 
 /// The workspace's folder.
 pub fn root() -> PathBuf {
-    // Set by `cargo run`; the folder of the build otherwise.
+    // Set by `cargo run`; otherwise, the folder at compile time is used.
     let xtask = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
     xtask
@@ -28,7 +28,7 @@ pub fn root() -> PathBuf {
         .map_or_else(|| PathBuf::from("."), Path::to_path_buf)
 }
 
-/// The cargo that runs this, in the workspace's folder.
+/// The cargo that runs this program, in the workspace's folder.
 pub fn cargo() -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -36,13 +36,13 @@ pub fn cargo() -> Command {
     command
 }
 
-/// The user is root.
+/// Whether the user is root.
 pub fn is_root() -> bool {
-    // The folder of a process belongs to its effective user.
+    // /proc/self belongs to the effective user of the process.
     fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
 }
 
-/// Nobody looks on: continuous integration sets `CI`.
+/// Whether this is continuous integration, which sets `CI`.
 pub fn is_ci() -> bool {
     std::env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false")
 }
@@ -52,14 +52,14 @@ pub fn is_ci() -> bool {
 pub enum Permission {
     /// As root.
     Root,
-    /// Asked for with `--yes` or ECN_YES=1: through sudo.
+    /// Through sudo, as requested by `--yes` or ECN_YES=1.
     Sudo,
-    /// Not at all: what is missing is named.
+    /// Not permitted: missing packages are reported.
     No,
 }
 
 impl Permission {
-    /// What this user allows.
+    /// The permission of this user.
     pub fn find(yes: bool) -> Self {
         let yes = yes || std::env::var_os("ECN_YES").is_some_and(|value| value == "1");
         if is_root() {
@@ -72,7 +72,7 @@ impl Permission {
     }
 }
 
-/// Finds a program in PATH, or where root's programs are; one that is named by its path only there.
+/// Finds a program in PATH, /usr/sbin or /sbin; an absolute path is only checked for existence.
 pub fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)

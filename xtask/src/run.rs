@@ -22,7 +22,7 @@ pub struct Args {
 /// The running kernel's types, needed to read its structures.
 pub const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 
-/// Runs the verb. Returns only if something fails: the rig takes this process over.
+/// Runs the verb. On success, the rig replaces this process (exec), and this function does not return.
 ///
 /// Where the machine lacks something that the rig needs, the simulator runs its scenario instead.
 pub fn run(args: &Args, permission: Permission) -> Result<ExitCode> {
@@ -37,20 +37,20 @@ pub fn run(args: &Args, permission: Permission) -> Result<ExitCode> {
     Err(program.exec()).with_context(|| format!("could not start {}", step::shown(&program)))
 }
 
-/// The command that runs the rig on this machine's kernel, built.
+/// Builds the `ecn` command, and returns the command that runs the rig on this machine's kernel.
 fn rig(args: &Args, permission: Permission) -> Result<Command> {
     if !args.args.iter().any(|arg| arg == "--help" || arg == "-h") {
         check_machine()?;
     }
     thread::scope(|scope| {
-        // Only a first build takes long enough to be worth two at a time.
+        // Only a first build takes long enough for two parallel builds to be worthwhile.
         if setup::bpf_found().is_none() || !build_ebpf::object().exists() {
             scope.spawn(build_dependencies);
         }
         let bpf = setup::bpf(permission)?;
         build_ebpf::build(&bpf, false)
     })?;
-    // Tests name the one that they test: alone it would get other features, and be compiled for itself.
+    // Tests set ECN_BIN to the command under test: a separate build would have other features, and recompile it.
     let ecn = match std::env::var_os("ECN_BIN") {
         Some(ecn) => PathBuf::from(ecn),
         None => built("the ecn command", "ecn-user", "ecn")?,
@@ -64,7 +64,7 @@ fn rig(args: &Args, permission: Permission) -> Result<Command> {
     Ok(rig)
 }
 
-/// The command that runs the rig's scenario in the simulator, built.
+/// Builds the simulator, and returns the command that runs the rig's scenario in it.
 fn simulator(args: &Args) -> Result<Command> {
     let mut simulator = Command::new(built("the simulator", "ecn-sim", "ecn-sim")?);
     simulator.arg("rig").args(&args.args);
@@ -75,7 +75,7 @@ fn simulator(args: &Args) -> Result<Command> {
     Ok(simulator)
 }
 
-/// Builds a package; the path of one of its programs.
+/// Builds a package, and returns the path of one of its programs.
 fn built(why: &str, package: &str, program: &str) -> Result<PathBuf> {
     let mut build = cargo();
     build
@@ -105,8 +105,8 @@ fn check_machine() -> Result<()> {
     Ok(())
 }
 
-/// Builds what ecn-user depends on, while the BPF object that it embeds is not there yet: its build
-/// script refuses, and cargo keeps going with everything else.
+/// Builds the dependencies of ecn-user while the BPF object that it embeds does not exist yet: its build script fails,
+/// and cargo continues with everything else.
 fn build_dependencies() {
     let mut command = cargo();
     command

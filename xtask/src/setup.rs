@@ -19,7 +19,7 @@ pub struct Args {
     check: bool,
 }
 
-/// What builds BPF objects.
+/// The tools that build BPF objects.
 pub struct Bpf {
     /// The compiler.
     pub toolchain: Toolchain,
@@ -43,7 +43,7 @@ pub fn setup(args: Args, permission: Permission) -> Result<ExitCode> {
     for tool in cargo_tool::ALL {
         tool.ensure()?;
     }
-    // Without it, two tests are skipped.
+    // Without Python, two tests are skipped.
     if let Err(error) = python() {
         step::say(&format!("{error:#}"));
     }
@@ -51,17 +51,17 @@ pub fn setup(args: Args, permission: Permission) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What builds BPF objects, if it is all here.
+/// The tools that build BPF objects, if all are installed.
 pub fn bpf_found() -> Option<Bpf> {
     let toolchain = toolchain::find()?;
     let linker = linker::find(toolchain.llvm_major)?;
     Some(Bpf { toolchain, linker })
 }
 
-/// What builds BPF objects: found, or installed.
+/// The tools that build BPF objects, installed if necessary.
 pub fn bpf(permission: Permission) -> Result<Bpf> {
     if permission == Permission::No {
-        // Everything in one message, instead of one refusal after the other.
+        // Reports everything that is missing in one message, instead of one after the other.
         let commands = bpf_missing();
         if !commands.is_empty() {
             let commands = commands.join("\n    ");
@@ -77,7 +77,7 @@ pub fn bpf(permission: Permission) -> Result<Bpf> {
     Ok(Bpf { toolchain, linker })
 }
 
-/// The commands to type before BPF programs can be built here.
+/// The commands to run before BPF programs can be built here.
 fn bpf_missing() -> Vec<String> {
     let found = toolchain::find();
     let mut commands = if found.is_none() {
@@ -85,7 +85,7 @@ fn bpf_missing() -> Vec<String> {
     } else {
         Vec::new()
     };
-    // The source comes with the compiler that is here, so its LLVM is known before.
+    // The source of core is added to the installed compiler, whose LLVM version is already known.
     if let Some(toolchain) = found.or_else(toolchain::own)
         && linker::needs_package(toolchain.llvm_major)
     {
@@ -94,7 +94,7 @@ fn bpf_missing() -> Vec<String> {
     commands
 }
 
-/// What the real-kernel tests call, and the Debian package of each.
+/// Tools that the real-kernel tests call, and the Debian package of each.
 const TOOLS: [(&str, &str); 9] = [
     ("ip", "iproute2"),
     ("tc", "iproute2"),
@@ -107,7 +107,7 @@ const TOOLS: [(&str, &str); 9] = [
     ("tmux", "tmux"),
 ];
 
-/// The packages of the tools that are missing, each once.
+/// The packages of missing tools, without duplicates.
 fn packages_missing(tools: &[(&str, &'static str)]) -> Vec<&'static str> {
     let missing = tools.iter().filter(|(tool, _)| program(tool).is_none());
     let mut packages: Vec<_> = missing.map(|(_, package)| *package).collect();
@@ -115,7 +115,7 @@ fn packages_missing(tools: &[(&str, &'static str)]) -> Vec<&'static str> {
     packages
 }
 
-/// The tools of the real-kernel tests: found, or installed.
+/// Installs the tools of the real-kernel tests, if necessary.
 pub fn tools(permission: Permission) -> Result<()> {
     ensure("the real-kernel tests", &TOOLS, permission)?;
     prometheus(permission)
@@ -131,7 +131,7 @@ fn find_prometheus() -> Option<PathBuf> {
     program("prometheus").or_else(|| Some(unpacked).filter(|file| file.is_file()))
 }
 
-/// Debian's Prometheus: found, or unpacked. Installed, it would start as a service.
+/// Unpacks Debian's Prometheus, if necessary. An installed one would start as a service.
 fn prometheus(permission: Permission) -> Result<()> {
     if find_prometheus().is_some() {
         return Ok(());
@@ -162,7 +162,7 @@ fn prometheus(permission: Permission) -> Result<()> {
     Ok(())
 }
 
-/// What the recipes of `docs/results.md` import.
+/// Packages that the recipes of `docs/results.md` import.
 const PYTHON_PACKAGES: [&str; 2] = ["pandas", "polars"];
 
 /// Where they are installed.
@@ -170,7 +170,7 @@ fn python_folder() -> PathBuf {
     root().join("target/tools/python")
 }
 
-/// A Python that has them: the machine's, or that of the folder.
+/// A Python that has them: the system's, or the one in that folder.
 pub fn find_python() -> Option<PathBuf> {
     let own = python_folder().join("bin/python3");
     let import = format!("import {}", PYTHON_PACKAGES.join(", "));
@@ -181,7 +181,7 @@ pub fn find_python() -> Option<PathBuf> {
     fit.next()
 }
 
-/// Such a Python: found, or made by `venv` and `pip`, which leave the machine's own as it is.
+/// Such a Python, created if necessary with `venv` and `pip`, which do not change the system's.
 pub fn python() -> Result<PathBuf> {
     if let Some(found) = find_python() {
         return Ok(found);
@@ -198,7 +198,7 @@ pub fn python() -> Result<PathBuf> {
     Ok(find_python().ok_or_else(|| lacks("pandas and polars"))?)
 }
 
-/// What emulates other kernels, and the Debian package of each.
+/// Tools that emulate other kernels, and the Debian package of each.
 const EMULATOR: [(&str, &str); 5] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("busybox", "busybox-static"),
@@ -207,12 +207,12 @@ const EMULATOR: [(&str, &str); 5] = [
     ("dpkg-deb", "dpkg"),
 ];
 
-/// Finds or installs what emulates other kernels.
+/// Installs the tools that emulate other kernels, if necessary.
 pub fn emulator(permission: Permission) -> Result<()> {
     ensure("emulating other kernels", &EMULATOR, permission)
 }
 
-/// The packages of tools: found, or installed.
+/// Installs the packages of missing tools.
 pub fn ensure(purpose: &str, tools: &[(&str, &'static str)], permission: Permission) -> Result<()> {
     let packages = packages_missing(tools);
     if packages.is_empty() {
@@ -234,7 +234,7 @@ pub fn ensure(purpose: &str, tools: &[(&str, &'static str)], permission: Permiss
     }
 }
 
-/// Lists each need.
+/// Lists what is found and what is missing.
 fn check() -> ExitCode {
     let mut complete = true;
     let mut line = |what: &str, found: Option<String>, otherwise: &str| {

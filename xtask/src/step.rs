@@ -1,4 +1,4 @@
-//! Running other programs: announced, timed, and off stdout.
+//! Running other programs: announced, timed, and not on stdout.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ pub fn say(line: &str) {
 /// A command as it would be typed, with the variables that were set for it.
 pub fn shown(command: &Command) -> String {
     let variables = command.get_envs().filter_map(|(name, value)| {
-        // An encoded list of flags separates them by 0x1f.
+        // Encoded flags are separated by 0x1f.
         let value = value?.to_string_lossy().replace('\x1f', " ");
         let name = name
             .to_string_lossy()
@@ -41,7 +41,7 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// Runs a command whose output people want to see; its stdout goes to stderr.
+/// Runs a command whose output is shown; its stdout goes to stderr.
 pub fn run(why: &str, command: &mut Command) -> Result<()> {
     let shown = shown(command);
     say(&format!("{why}: {shown}"));
@@ -56,8 +56,8 @@ pub fn run(why: &str, command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command whose output matters only when it fails: it goes to `target/log/NAME.log`, and the
-/// end of it into the error. Says how long it took.
+/// Runs a command whose output matters only if it fails: it is written to `target/log/NAME.log`, and its end is added
+/// to the error. Prints the duration.
 pub fn logged(why: &str, name: &str, command: &mut Command) -> Result<()> {
     let shown = shown(command);
     say(&format!("{why}: {shown}"));
@@ -86,7 +86,7 @@ pub fn logged(why: &str, name: &str, command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// The output of a command that is only asked something, if it succeeds.
+/// The trimmed stdout of a command, if it succeeds.
 pub fn asked(command: &mut Command) -> Option<String> {
     let output = command
         .stdin(Stdio::null())

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every check, all of them even if one fails, then a summary.
+//! `cargo xtask test`: runs all checks, even if one fails, then prints a summary.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub struct Args {
     names: Vec<String>,
 }
 
-/// How a check ended.
+/// Result of a check.
 enum Outcome {
     Passed,
     Failed(String),
@@ -38,7 +38,7 @@ enum Outcome {
 struct Checks(Vec<(&'static str, Duration, Outcome)>);
 
 impl Checks {
-    /// Runs one; what the machine lacks skips it, any other error is a failure.
+    /// Runs a check; it is skipped if the machine lacks something, and fails with any other error.
     fn check(&mut self, name: &'static str, body: impl FnOnce() -> Result<()>) {
         step::say(&format!("== {name}"));
         let start = Instant::now();
@@ -59,7 +59,7 @@ impl Checks {
             .count()
     }
 
-    /// Prints the table and the counts. Only skipped checks are a failure too.
+    /// Prints the table and the counts. Fails also if all checks were skipped.
     fn summary(&self) -> ExitCode {
         println!();
         for (name, duration, outcome) in &self.0 {
@@ -91,7 +91,7 @@ impl Outcome {
     }
 }
 
-/// Prints the emulated tests that passed only when they were run again.
+/// Prints the emulated tests that passed only in a rerun.
 fn list_reruns(again: &[Again]) {
     if !again.is_empty() {
         println!("{} passed only when run again:", again.len());
@@ -101,7 +101,7 @@ fn list_reruns(again: &[Again]) {
     }
 }
 
-/// A test that skipped itself: a line `REASON NAME: why` in the file `ECN_SKIPPED`.
+/// A test that skipped itself, as it reports in the file `ECN_SKIPPED`: a line `REASON NAME: why`.
 struct SkippedTest {
     /// The first word of the line.
     reason: String,
@@ -109,8 +109,8 @@ struct SkippedTest {
 }
 
 impl SkippedTest {
-    /// Reasons that a complete machine may have too: its kernel lacks a feature (`--kernels` tests others), or other
-    /// programs disturbed every run.
+    /// Reasons that do not indicate an incomplete machine: its kernel lacks a feature (`--kernels` tests others), or
+    /// other programs disturbed every run.
     const EXCUSED: [&str; 2] = ["kernel", "disturbed"];
 
     fn parse(line: &str) -> Self {
@@ -126,7 +126,7 @@ impl SkippedTest {
     }
 }
 
-/// Creates the empty file of skipped tests.
+/// Creates an empty file for skipped tests.
 fn skipped_file(name: &str) -> Result<PathBuf> {
     let file = root().join("target").join(name);
     fs::write(&file, "").with_context(|| format!("writing {}", file.display()))?;
@@ -201,12 +201,12 @@ pub fn test(args: &Args, permission: Permission) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// Runs static checks while missing tools are downloaded: those that build BPF programs, and those that tests call.
+/// Runs static checks while missing tools are installed: those that build BPF programs, and those that tests call.
 fn static_checks(checks: &mut Checks, permission: Permission) -> (Result<Bpf>, Result<()>) {
     thread::scope(|scope| {
         let setup = scope.spawn(|| {
             let found = (setup::bpf(permission), setup::tools(permission));
-            // Their checks report errors.
+            // Errors are reported by the checks that need the tool.
             for tool in cargo_tool::ALL {
                 let _ = tool.ensure();
             }
@@ -232,7 +232,7 @@ fn static_checks(checks: &mut Checks, permission: Permission) -> (Result<Bpf>, R
     })
 }
 
-/// Tests that need no kernel programs. Nextest does not run those in the documentation.
+/// Tests that need no kernel programs. Cargo runs those in the documentation, which nextest does not support.
 fn host_tests(skipped: &mut Vec<SkippedTest>) -> Result<()> {
     const HOST: [&str; 3] = ["--workspace", "--exclude", "ecn-tests"];
     let python = setup::python();
@@ -252,7 +252,7 @@ fn host_tests(skipped: &mut Vec<SkippedTest>) -> Result<()> {
     tests.and(step::run("examples of the documentation", &mut examples))
 }
 
-/// Tests on this machine's kernel. Without rights, programs or tools they skip themselves.
+/// Tests on this machine's kernel. Without privileges, programs or tools, they skip themselves.
 fn kernel_tests(skipped: &mut Vec<SkippedTest>) -> Result<()> {
     command::build()?;
     let file = skipped_file("skipped-tests")?;
@@ -262,7 +262,7 @@ fn kernel_tests(skipped: &mut Vec<SkippedTest>) -> Result<()> {
     tests
 }
 
-/// Lints ecn-ebpf by the clippy of the toolchain that builds it.
+/// Lints ecn-ebpf with the clippy of the toolchain that builds it.
 fn lint_bpf(bpf: &Bpf) -> Result<()> {
     if !bpf.toolchain.cargo.with_file_name("cargo-clippy").is_file() {
         return Err(Lacks(format!("{} comes without clippy", bpf.toolchain.name)).into());
@@ -272,7 +272,7 @@ fn lint_bpf(bpf: &Bpf) -> Result<()> {
     step::run("lints of the kernel's programs", &mut clippy)
 }
 
-/// Adds a component of the toolchain in use, if it is missing and may be added.
+/// Adds a component to the toolchain in use, if it is missing and may be installed.
 fn component(verb: &str, component: &str, permission: Permission) -> Result<()> {
     let is_here = || {
         let mut command: Command = cargo();

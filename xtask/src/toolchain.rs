@@ -1,7 +1,7 @@
 //! A compiler for BPF: any rustc with the source of `core`, which has to be built for the target.
 //!
-//! `-Z build-std` is a nightly option; RUSTC_BOOTSTRAP=1 lets stable take it, so that the compiler that
-//! builds everything else builds this too, and no nightly is needed.
+//! `-Z build-std` is a nightly option. RUSTC_BOOTSTRAP=1 enables it on stable, so that the compiler that builds
+//! everything else can be used, and no nightly is needed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,13 +12,13 @@ use crate::apt::Apt;
 use crate::machine::{Lacks, Permission, program};
 use crate::step;
 
-/// The oldest minor version that the crates accept (rust-version in Cargo.toml).
+/// The oldest minor version with which the crates can be built (rust-version in Cargo.toml).
 const OLDEST_MINOR: u32 = 95;
 
 /// A cargo with its rustc.
 #[derive(Clone)]
 pub struct Toolchain {
-    /// What it is called in messages.
+    /// Its name in messages.
     pub name: String,
     /// Its cargo.
     pub cargo: PathBuf,
@@ -28,12 +28,12 @@ pub struct Toolchain {
     pub sysroot: PathBuf,
     /// Its version, `1.95.0`.
     pub release: String,
-    /// The LLVM inside: bpf-linker's must not be older.
+    /// Its LLVM version; bpf-linker's must not be older.
     pub llvm_major: u32,
 }
 
 impl Toolchain {
-    /// Asks the rustc beside this cargo.
+    /// Queries the rustc next to this cargo.
     fn at(name: &str, cargo: &Path) -> Option<Self> {
         let rustc = cargo.with_file_name("rustc");
         let text = step::asked(&mut outside_rustup(&rustc, &["-vV"]))?;
@@ -56,14 +56,14 @@ impl Toolchain {
         })
     }
 
-    /// The source of core is there.
+    /// Whether the source of core is installed.
     pub fn has_source(&self) -> bool {
         self.sysroot
             .join("lib/rustlib/src/rust/library/core/src/lib.rs")
             .is_file()
     }
 
-    /// The crates can be built by it.
+    /// Whether the crates can be built with it.
     pub fn is_new_enough(&self) -> bool {
         let minor = self
             .release
@@ -73,7 +73,7 @@ impl Toolchain {
         minor.is_some_and(|minor| minor >= OLDEST_MINOR)
     }
 
-    /// This toolchain's cargo, with this toolchain's rustc and nothing of rustup's own choice.
+    /// This toolchain's cargo, with its rustc instead of rustup's choice.
     pub fn cargo(&self) -> Command {
         let mut command = outside_rustup(&self.cargo, &[]);
         command.env("RUSTC", &self.rustc);
@@ -81,7 +81,7 @@ impl Toolchain {
     }
 }
 
-/// A toolchain's program, called by its path, without what rustup set for another toolchain.
+/// A program of a toolchain, called by its path, without the variables that rustup has set for another one.
 fn outside_rustup(program: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(program);
     command
@@ -105,7 +105,7 @@ fn candidates() -> impl Iterator<Item = Toolchain> {
     let nightly = || {
         program("rustup")?;
         let mut which = Command::new("rustup");
-        // rustup would rather install a toolchain than say that it is not there.
+        // rustup installs a missing toolchain by default.
         which
             .args(["which", "--toolchain", "nightly", "cargo"])
             .env("RUSTUP_AUTO_INSTALL", "0");
@@ -130,7 +130,7 @@ pub fn find() -> Option<Toolchain> {
     candidates().find(Toolchain::has_source)
 }
 
-/// The commands that would give this machine a toolchain, any one of them.
+/// Commands of which any one installs a toolchain.
 pub fn advice() -> Vec<String> {
     let mut commands = Vec::new();
     if let Some(command) = rustup_component("rust-src") {
@@ -143,12 +143,12 @@ pub fn advice() -> Vec<String> {
     commands
 }
 
-/// `rustup component add`, to the toolchain in use, where that is rustup's.
+/// `rustup component add` for the toolchain in use, if rustup manages it.
 pub fn rustup_component(component: &str) -> Option<Command> {
     rustup_add("component", component)
 }
 
-/// `rustup target add`, as [`rustup_component`].
+/// `rustup target add`, like [`rustup_component`].
 pub fn rustup_target(target: &str) -> Option<Command> {
     rustup_add("target", target)
 }
@@ -179,7 +179,7 @@ pub fn ensure(permission: Permission) -> Result<Toolchain> {
             return Ok(toolchain);
         }
     }
-    // Debian keeps a recent rustc for its browsers, with the source beside it.
+    // Debian packages a recent rustc to build browsers, and its source.
     if let Some(apt) = Apt::find() {
         let packages = ["rustc-web", "cargo-web", "rust-web-src"];
         apt.install(

@@ -1,4 +1,4 @@
-//! The words of the field: phrases and names that readers would not guess, each with what to write instead.
+//! Checks the wording: phrases and names that readers would not guess, each with a replacement.
 
 use std::fs;
 use std::process::Command;
@@ -78,7 +78,7 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
-/// What a line contains.
+/// The phrases and names in a line, with their replacements.
 fn in_line(line: &str, is_rust: bool) -> Vec<(&'static str, &'static str)> {
     let line = line.to_lowercase();
     let contains = |word: &str, is_letter: fn(char) -> bool| {

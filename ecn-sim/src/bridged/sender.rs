@@ -189,7 +189,7 @@ impl Sender {
         self.flow.reaction.rate().is_some()
     }
 
-    /// Handles a message of a port, or counts departed packets if it is time to. Returns the update for the agent, if
+    /// Handles a message of a port, or counts departed packets if that is due. Returns the update for the agent, if
     /// any.
     pub(crate) fn on_report(
         &mut self,

@@ -222,7 +222,7 @@ impl Tcp {
         self.threshold = (self.window * left).max(2.0);
     }
 
-    /// Handles the end of the deadline. True if the connection timed out, and all packets in flight count as lost.
+    /// Handles the expiry of the deadline. True if the connection timed out; all packets in flight then count as lost.
     pub(crate) fn on_timeout(&mut self, now: Time) -> bool {
         if now < self.deadline || self.outstanding.is_empty() {
             return false;

@@ -11,7 +11,7 @@ use crate::rig::simulate;
 ///
 /// An option that applies only to a kernel, or results that cannot be written.
 pub fn run(args: &RigArgs) -> Result<(), Error> {
-    // Fails before any work is done.
+    // Detects an unwritable folder before any work is done.
     Output::new(&args.out)?;
     let report = simulate(args)?;
     report.write(&args.out).map_err(Error::failed)?;

@@ -1,5 +1,5 @@
-//! A response as a table of the inter-packet delay: a human-readable file, and an integer look-up as a kernel program
-//! could do it.
+//! A response as a table of the inter-packet delay: a human-readable file, and a look-up in integer arithmetic that a
+//! kernel program could also use.
 //!
 //! The file is TOML. Its points are at delays of 2^i (1 + k/n) packet times, n = `steps_per_octave`, from 1 to just
 //! above 1/Rmin. A point contains the change of the delay rather than the new delay, so that the small steps of
@@ -282,7 +282,7 @@ impl Table {
     /// Number of unmarked ACKs from Rmin to Rmax.
     pub(super) fn acks(&self) -> u64 {
         let (mut ipd, mut acks) = (self.ipd_max, 0);
-        // Each step is at least one unit: a product below 2^-40 counts as that.
+        // Each step is at least one unit, even if the product is less than 2^-40.
         while ipd > ONE {
             ipd = self.unmarked(ipd).min(ipd - 1);
             acks += 1;

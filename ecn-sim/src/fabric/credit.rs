@@ -2,8 +2,8 @@
 //! other end of the link how much that may send, in blocks. With several data lanes, each has its own buffer, credits
 //! and messages; "port" below means one of its lanes.
 //!
-//! Control has its own virtual lane, which never lacks credits. Messages are repeated only after a change, which makes
-//! no difference because none is lost; nor need counters be as narrow as on the wire (12 bits).
+//! Control has its own virtual lane, which never lacks credits. Messages are sent only after a change, which makes no
+//! difference because none is lost; counters are wider than on the wire (12 bits).
 
 use ecn_core::fixed::GOLDEN;
 

@@ -59,7 +59,7 @@ pub struct SenderFlow<S> {
     undetermined: u32,
     /// Union of the flags of all its ACKs.
     flags: u8,
-    /// How often its timer is doubled: once per expiry without progress.
+    /// Number of times its timeout is doubled: one per expiry without progress.
     backoff: u8,
     /// Whether its timer is pending.
     timed: bool,
@@ -649,7 +649,7 @@ mod tests {
         });
     }
 
-    /// A switch's message about a finished flow creates no limiter: nothing would ever remove that.
+    /// A switch's message about a finished flow creates no limiter, which would never be removed.
     #[test]
     fn a_finished_flow_is_told_nothing() {
         for finished in [true, false] {

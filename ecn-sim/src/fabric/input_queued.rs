@@ -184,11 +184,11 @@ impl<S: Scheme> Run<'_, S> {
             self.packets[id].flags |= met;
         }
         self.ports.on_enqueue(out, class, bytes.into());
-        // If triggers come first, it has not been tried yet.
+        // If triggers precede dispatch, the packet has not been offered to the output yet.
         self.wake(out);
     }
 
-    /// Starts the next packet of an idle output, if one may go.
+    /// Starts the next packet of an idle output, if one may be sent.
     pub(super) fn take_next(&mut self, out: u32) {
         let port = &self.ports[out as usize];
         let (number, output) = (port.node, slot(port.index));
@@ -266,7 +266,7 @@ impl<S: Scheme> Run<'_, S> {
         }
     }
 
-    /// Wakes the outputs whose packets were held up by the packet that has left `input` by `output`.
+    /// Wakes the outputs whose packets were held up by the packet that has left `input` through `output`.
     #[inline]
     fn wake_unblocked(&mut self, number: u32, input: u8, output: u8) {
         let Some(input_queued) = &self.input_queued else {

@@ -40,9 +40,9 @@ pub struct Finished {
 impl Finished {
     /// Whether it was held up by congestion that is not on its path (head-of-line blocking).
     ///
-    /// Its packets met queues held up by pauses (or missing credits), and none that was long without being held up.
-    /// TCD's undetermined flows are defined alike, by undetermined and congested ports; this is known without TCD, from
-    /// each queue's history since it began.
+    /// Its packets met queues held up by pauses (or missing credits), and none that was long without being held up. TCD
+    /// defines undetermined flows in the same way, by undetermined and congested ports; here no TCD is needed, as each
+    /// queue's history since it was last empty is known.
     pub const fn is_victim(&self) -> bool {
         self.flags & (HELD | CROSSES) == HELD
     }

@@ -276,7 +276,8 @@ fn windows<'a, S: Scheme>(
         round = round.wrapping_add(1);
         let (begin, until) = run.change_links(first);
         if round.is_multiple_of(CLOCK_WINDOWS) && looked.elapsed() >= LOOK_EVERY {
-            // With few events, the next report by events may be far away. Not up to `first`: links may change before.
+            // With few events, the next event-driven report may be far away. Samples only up to `begin`: links may
+            // change before `first`.
             run.sample(begin);
             run.poll_watch();
             looked = Instant::now();
@@ -309,7 +310,7 @@ struct Barrier {
 }
 
 impl Barrier {
-    /// Spins where each thread has a core of its own.
+    /// Spins where each thread has its own core.
     const SPINS: u32 = 200;
 
     fn new(count: usize) -> Self {

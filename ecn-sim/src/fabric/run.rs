@@ -1,6 +1,6 @@
 //! A run, event by event.
 //!
-//! A packet takes one event per link, its arrival at the other end, and one more if anything waits for the port by
+//! A packet takes one event per link, its arrival at the other end, and one more if anything waits for the port through
 //! which it leaves. If all links are alike, packets of one size arrive in the order in which they were sent: only those
 //! that arrive at the same time are sorted.
 //!
@@ -541,7 +541,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         wire(number).saturating_sub(wire(out))
     }
 
-    /// Sends a packet by a port, which serves its queues again afterwards.
+    /// Sends a packet through a port, which serves its queues again afterwards.
     #[inline(always)]
     pub(super) fn transmit(&mut self, number: u32, id: u32) {
         self.send(number, id, self.lane(id));
@@ -621,7 +621,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         self.release(switch, (ingress, class), bytes);
     }
 
-    /// Frees the memory of a packet that has waited; `from`: the port and class by which it arrived.
+    /// Frees the memory of a packet that has waited; `from`: its ingress port and its class.
     #[inline(always)]
     fn release(&mut self, switch: u32, from: (u32, u8), bytes: u32) {
         let (ingress, class) = from;
@@ -666,7 +666,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         }
     }
 
-    /// The scheme's view of a data packet that will leave by a port.
+    /// The scheme's view of a data packet that will leave through a port.
     #[inline(always)]
     pub(super) fn queue_view(&self, id: u32, number: u32) -> QueueView {
         let port = &self.ports[number as usize];
@@ -758,7 +758,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         }
     }
 
-    /// A host takes data off its link, and frees the memory at once.
+    /// A host receives data from its link, and frees the memory at once.
     #[inline]
     pub(super) fn host_takes(&mut self, number: u32, class: u8, bytes: u32) {
         if let Some(credits) = &mut self.credits {

@@ -14,7 +14,7 @@ use crate::engine::{Slab, Time};
 pub struct Class {
     /// Waiting data; at a host, the flows that are ready.
     data: List,
-    /// Bytes of data waiting to leave by this port.
+    /// Bytes of data waiting to leave through this port.
     pub queued: u32,
     /// Bytes that arrived at this port and wait in shared memory.
     pub shared: u32,
@@ -312,7 +312,7 @@ impl Ports {
         !queue.wakes
     }
 
-    /// Counts data of `bytes` bytes that will leave by this port and waits elsewhere in the switch.
+    /// Counts data of `bytes` bytes that will leave through this port and waits elsewhere in the switch.
     pub fn expect(&mut self, port: u32, class: u8, bytes: u32) {
         self.class_mut(port, class).class.queued += bytes;
     }

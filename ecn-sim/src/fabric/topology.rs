@@ -1,4 +1,4 @@
-//! Connections of a network, and the ports by which switches reach hosts.
+//! Connections of a network, and the ports through which switches reach hosts.
 //!
 //! A topology is a function that names switches and lists links ([`Plan`]). Routes follow from the links: all ports on
 //! shortest paths, for each pair of a switch and an *edge* switch (one that has hosts), so that memory grows with
@@ -560,9 +560,9 @@ impl Topology {
         self.node[self.peer[host as usize] as usize]
     }
 
-    /// The port by which a switch sends packets with this hash to a host. It is always the same for a hash; switches
-    /// choose independently of each other, because each mixes its number into the hash. [`NONE`] if the host is
-    /// unreachable.
+    /// The port through which a switch sends packets with this hash to a host. It is always the same for a hash;
+    /// switches choose independently of each other, because each mixes its number into the hash. [`NONE`] if the host
+    /// is unreachable.
     #[inline]
     pub fn route(&self, switch: u32, host: u32, hash: u32) -> u32 {
         let route = self.way(switch, self.edge_of[host as usize]);
@@ -644,7 +644,7 @@ impl Topology {
         }
     }
 
-    /// The ports by which a switch reaches an edge.
+    /// The ports through which a switch reaches an edge.
     fn ports_to(&self, switch: u32, edge: u32) -> impl Iterator<Item = u32> {
         let route = self.way(switch, edge);
         let own = &self.sets[route.first as usize..][..route.ports.into()];
@@ -654,7 +654,7 @@ impl Topology {
 
     /// A cycle of ports that wait for each other, if routes permit one: data that can leave one port only when the next
     /// has room may then be blocked forever (Dally and Seitz, IEEE Transactions on Computers 36(5), 1987). Where routes
-    /// change, packets that were queued by old routes leave by new ones.
+    /// change, packets that were queued under old routes leave under new ones.
     pub fn circle(&self) -> Option<Vec<u32>> {
         let moved = self
             .changes

@@ -40,7 +40,7 @@ pub struct Special {
 
 /// Above this number of hosts, each switch's hosts are drawn as one box.
 const MOST_HOSTS: usize = 48;
-/// Width of a vertically written name, and that with some space next to its box.
+/// Width of a vertical name, and the same with space between adjacent boxes.
 const UPWARDS: f64 = 15.0;
 const APART: f64 = 18.0;
 /// Maximum width of the drawing.
@@ -149,7 +149,7 @@ impl Row {
     }
 }
 
-/// The position of each switch: its layer, and its place within that.
+/// The position of each switch: its layer, and its index within that.
 struct Layers {
     of: Vec<(usize, usize)>,
     /// Switches of each layer from left to right, starting with the lowest layer.

@@ -27,26 +27,26 @@ use crate::{
     units::Rate,
 };
 
-/// Delay before missing ends of veth pairs are looked for again.
+/// Delay before missing veth peers are searched for again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// An existing bridge and its ports.
 pub(super) struct Bridge {
     number: u32,
-    /// Its section, with patterns replaced by its own names.
+    /// Its configuration section, with patterns replaced by the matched names.
     pub(super) config: config::Bridge,
     pub(super) space: Arc<Space>,
     pub(super) ifindex: u32,
     mac: Option<[u8; 6]>,
     ports: BTreeMap<u32, Port>,
-    /// Slots of ports that a previous agent has kept, until all of them are found or given up.
+    /// Port slots kept by a previous agent, until all of them are found or given up.
     kept_slots: BTreeSet<u32>,
-    /// The other ends of its ports' veth pairs that are endpoints, by the ports' indexes.
+    /// Veth peers of its ports that are endpoints, by the ports' ifindexes.
     pub(super) peers: BTreeMap<u32, Peer>,
-    /// When these were last looked for, and the ports for which none was found.
+    /// When these were last searched for, and the ports for which none was found.
     looked: Option<Instant>,
     lost: Vec<String>,
-    /// Its ports could not be brought up to date.
+    /// The last update of its ports failed; it is retried.
     unsettled: bool,
     /// Packets that had arrived and departed at the last sweep, per slot.
     seen: BTreeMap<u32, (u64, u64)>,
@@ -58,7 +58,7 @@ struct Port {
     is_virtual: bool,
     /// The kind of its device's root qdisc, as last seen.
     queue: String,
-    /// Its device has a queue, or the port has a virtual one.
+    /// Whether its device has a queue, or the port a virtual one.
     has_queue: bool,
     /// Attached while any port of the bridge has a queue: echoes get headroom at the others too.
     out: Option<Attached>,
@@ -123,7 +123,7 @@ impl Bridge {
         }
     }
 
-    /// Forgets peers in a namespace that has lost its name: it may have another one.
+    /// Forgets peers in a namespace that has lost its name: it may have another name.
     pub(super) fn forget_peers_in(&mut self, spec: &Spec) {
         let before = self.peers.len();
         self.peers.retain(|_, peer| peer.spec != *spec);
@@ -132,7 +132,7 @@ impl Bridge {
         }
     }
 
-    /// Ports whose other ends should be endpoints but were not found.
+    /// Ports whose veth peers should be endpoints but were not found.
     pub(super) fn missing_peers(&self) -> impl Iterator<Item = Waiting> {
         self.lost.iter().map(|port| Waiting {
             kind: WaitingFor::Endpoint,
@@ -397,7 +397,7 @@ impl Inner {
     ) -> Result<bool> {
         let unsettled = self.bridges.get(&number).is_some_and(|b| b.unsettled);
         if changes.of_links() || unsettled {
-            // By now another device may have the index, and even the name.
+            // By now another device may have the ifindex, and even the name.
             for ifindex in changes.removed() {
                 self.remove_port(number, ifindex)?;
             }
@@ -410,7 +410,7 @@ impl Inner {
         Ok(false)
     }
 
-    /// Looks for the other ends of ports' veth pairs that should be endpoints. Returns whether any was found.
+    /// Searches for veth peers of ports that should be endpoints. Returns whether any was found.
     pub(super) fn find_peers(&mut self) -> bool {
         let mut found = false;
         for bridge in self.bridges.values_mut().filter(|b| b.config.peers) {
@@ -439,7 +439,7 @@ impl Inner {
         found
     }
 
-    /// Brings ports and policy of a bridge up to date with the kernel and the configuration.
+    /// Synchronizes ports and policy of a bridge with the kernel and the configuration.
     pub(super) fn sync_bridge(&mut self, number: u32) -> Result<()> {
         let Some(bridge) = self.bridges.get_mut(&number) else {
             return Ok(());
@@ -453,7 +453,7 @@ impl Inner {
         let gone: Vec<u32> = bridge
             .ports
             .iter()
-            // The index may have been given to another device meanwhile.
+            // The ifindex may have been reused by another device.
             .filter(|(ifindex, port)| {
                 !links
                     .iter()
@@ -548,7 +548,7 @@ impl Inner {
             changed.push((ifindex, &root.kind));
         }
         if bridge.is_watched() && !changed.is_empty() {
-            // First: departures have to be counted of all packets that arrive.
+            // First, so that departures are counted for all packets whose arrival is.
             self.datapath.watch(true)?;
         }
         for (ifindex, kind) in changed {
@@ -653,7 +653,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Attaches to the other end of a port's veth pair.
+    /// Attaches to the veth peer of a port.
     fn add_wire_end(&mut self, number: u32, link: &Link) -> Result<()> {
         let bridge = &self.bridges[&number];
         let refuse = |why: &str| {
@@ -750,8 +750,8 @@ impl Inner {
         }
     }
 
-    /// Corrects counters that stand still while the device's queue is empty. They have missed something: a qdisc
-    /// replaced with packets in it, a tracepoint run lost on the last packet. Returns what was read.
+    /// Resets counters that are above 0 and unchanged while the device's queue is empty. They have missed departures: a
+    /// qdisc was replaced with packets in it, or a tracepoint run was lost on the last packet. Returns the readings.
     pub(super) fn sweep_bridges(&mut self) -> Result<Vec<PortReading>> {
         let mut readings = Vec::new();
         for (&number, bridge) in &mut self.bridges {
@@ -761,7 +761,7 @@ impl Inner {
             for (&ifindex, port) in &bridge.ports {
                 let p = view.port(port.slot);
                 if port.is_virtual {
-                    // Departures are computed when a packet arrives; perhaps none has for a while.
+                    // Departures are computed when a packet arrives, which may be long ago.
                     if p.cnt1 > 0 {
                         self.datapath.reset_port(abi::PortReset {
                             bridge: number,

@@ -145,7 +145,7 @@ pub(super) fn endpoint(config: &Config, spec: &Spec, link: &Link) -> Option<conf
     })
 }
 
-/// The other end of a port's veth pair.
+/// The veth peer of a port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Peer {
     /// Its namespace.
@@ -154,8 +154,8 @@ pub(super) struct Peer {
     pub(super) ifindex: u32,
 }
 
-/// The other ends of veth pairs whose devices are in `space`, by the indexes of those. Devices in a namespace that has
-/// neither a name nor a process are not found.
+/// The veth peers of devices in `space`, by the devices' ifindexes. Peers in a namespace that has neither a name nor a
+/// process are not found.
 pub(super) fn peers(space: &Space, links: &[&Link]) -> BTreeMap<u32, Peer> {
     let mut found = BTreeMap::new();
     let mut wanted: BTreeMap<i32, Vec<(u32, u32)>> = BTreeMap::new();
@@ -195,7 +195,7 @@ pub(super) fn peers(space: &Space, links: &[&Link]) -> BTreeMap<u32, Peer> {
         if wanted.is_empty() {
             break;
         }
-        // A namespace may be found in several places.
+        // A namespace may have several paths.
         if !fs::metadata(&path).is_ok_and(|at| seen.insert(at.ino())) {
             continue;
         }
@@ -236,7 +236,7 @@ fn places() -> impl Iterator<Item = PathBuf> {
             .map(|pid| Path::new("/proc").join(pid.to_string()).join("ns/net"))
     };
     let named = DIRECTORIES.into_iter().flat_map(list);
-    // Only if the names were not enough.
+    // Evaluated only if the named namespaces do not suffice.
     named.chain(std::iter::once_with(processes).flatten())
 }
 

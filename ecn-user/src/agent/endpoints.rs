@@ -1,4 +1,4 @@
-//! Endpoints: how the rates of their flows are enforced, and the flows' entries.
+//! Endpoints: enforcement of their flows' rates, and the flows' map entries.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -41,19 +41,19 @@ const ENDED_NS: u64 = 1_000_000_000;
 /// An endpoint whose device exists.
 pub(super) struct Endpoint {
     number: u32,
-    /// Its section, with patterns replaced by its own names.
+    /// Its configuration section, with patterns replaced by the matched names.
     pub(super) config: config::Endpoint,
     pub(super) space: Arc<Space>,
     pub(super) link: Link,
     htb: EndpointHtb,
     choice: Choice,
-    /// Its root qdisc has changed, and that could not be handled yet.
+    /// Its root qdisc was changed, and handling the change failed; it is retried.
     unsettled: bool,
     /// Maximum segments of a super-packet before the agent changed it.
     gso_max_segs: Option<u32>,
     /// The ifb on which its flows are limited, if it is a tap that is a bridge port.
     shaper: Option<Link>,
-    /// It is a tap that is a bridge port, and represents the host at its other end.
+    /// Whether it is a tap that is a bridge port, and represents the host behind it.
     at_port: bool,
     /// Hook at which echoes are processed.
     hook: Hook,
@@ -104,7 +104,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether its device, and its ifb if it has one, are as they were when it was set up.
+    /// Whether its device still is, or is not, a tap at a bridge, and its ifb, if it has one, still exists.
     pub(super) fn is_in_place(&self, link: &Link, links: &[Link]) -> bool {
         let is_there = |ifb: &Link| links.iter().any(|link| link.index == ifb.index);
         link.is_tap_port() == self.at_port && self.shaper.as_ref().is_none_or(is_there)
@@ -128,7 +128,7 @@ impl Endpoint {
         Subject::endpoint(&self.config.device, self.space.name())
     }
 
-    /// Removes everything from its device; `is_there`: the device still exists.
+    /// Removes everything from its device; `is_there`: whether the device still exists.
     fn take_off(mut self, is_there: bool, shared: &Shared, maps: &mut Maps) {
         // Programs first: no packet may choose a class that is being removed.
         self.attached.clear();
@@ -138,7 +138,7 @@ impl Endpoint {
         let Some(mut target) = lock(&shared.targets).remove(&self.number) else {
             return;
         };
-        // Unless another one has just been put there.
+        // Unless another root qdisc has just been installed.
         let ours = is_there
             && self.shaper.is_none()
             && Root::look(&self.space.nl, self.htb.ifindex).is_ok_and(|root| {
@@ -187,7 +187,7 @@ impl Inner {
             None if at_port => TAP_RATE,
             None => speed(&space.ns, &config.device)?,
         };
-        // Without limits nothing is ever redirected.
+        // Without limits, nothing is redirected.
         let limited = at_port && config.enforcement != Enforcement::None;
         let shaper = limited.then(|| shaper::open(space, link)).transpose()?;
         let at = shaper.as_ref().unwrap_or(link);
@@ -217,7 +217,7 @@ impl Inner {
                 shaper::remove(&space.nl, link.index);
             }
         })?;
-        // A previous agent that was killed, or kept its state, has left its limit there.
+        // A previous agent that was killed, or kept its state, may have left its limit.
         let left = State::read().and_then(|state| state.gso_max_segs(space.name(), link.index));
         // A tap's own limit applies to what the tap sends, not to the flows that are limited.
         let gso_max_segs = left.or(link.gso_max_segs).filter(|_| !at_port);
@@ -262,7 +262,7 @@ impl Inner {
         device.endpoint = endpoint.number;
         self.maps.set_device(key, device)?;
         let (ns, device) = (&endpoint.space.ns, &endpoint.config.device);
-        // The kernel keeps what is attached; the rest is dropped here.
+        // The kernel keeps attached programs; the others are unloaded here.
         let mut programs = self.datapath.endpoint(endpoint.number)?;
         let place = if endpoint.at_port {
             Place::Opposite
@@ -273,7 +273,7 @@ impl Inner {
             let attached = programs.attach_at(place, ns, device, program)?;
             endpoint.attached.push(attached);
         }
-        // The tc program stays behind XDP: it counts data, and echoes if XDP lets them pass.
+        // The tc program remains attached, after XDP: it counts data, and echoes that XDP passes.
         let hook = endpoint.config.hook;
         let is_veth = endpoint.link.kind.as_deref() == Some("veth");
         if !endpoint.at_port && (hook == Hook::Xdp || hook == Hook::Auto && !is_veth) {
@@ -292,14 +292,15 @@ impl Inner {
         Ok(())
     }
 
-    /// Removes everything from a device; its flows' entries stay in case it reappears.
+    /// Removes everything from a device; its flows' entries are kept in case it reappears.
     fn let_go(&mut self, endpoint: Endpoint, is_there: bool) {
         let key = endpoint.key();
         endpoint.take_off(is_there, &self.shared, &mut self.maps);
         self.forget_role(key, abi::ROLE_ENDPOINT);
     }
 
-    /// Removes an endpoint that has disappeared or is no longer configured; `is_there`: its device still exists.
+    /// Removes an endpoint that has disappeared or is no longer configured; `is_there`: whether its device still
+    /// exists.
     pub(super) fn remove_endpoint(&mut self, number: u32, is_there: bool) {
         if let Some(endpoint) = self.endpoints.remove(&number) {
             tracing::info!("endpoint {}: gone", endpoint.name());
@@ -325,7 +326,7 @@ impl Inner {
             return Ok(false);
         }
         let before = std::mem::replace(&mut endpoint.htb.frame_bytes, mtu + ETHERNET_HEADER);
-        // It is a number of frames.
+        // The queue's limit is a number of frames.
         endpoint.choice.queue_bytes /= u64::from(before);
         endpoint.choice.queue_bytes *= u64::from(endpoint.htb.frame_bytes);
         if let Some(target) = lock(&self.shared.targets).get_mut(&number) {
@@ -336,7 +337,7 @@ impl Inner {
         Ok(true)
     }
 
-    /// Brings an endpoint's choice of enforcement into force.
+    /// Applies the chosen enforcement of an endpoint.
     fn enforce(&mut self, endpoint: &Endpoint) -> Result<()> {
         let number = endpoint.number;
         let kept = self.kept.as_ref();
@@ -424,7 +425,7 @@ impl Inner {
             return Ok(false);
         };
         {
-            // While this lock is held, the thread neither installs nor removes one.
+            // While this lock is held, the enforcing thread neither installs nor removes a root qdisc.
             let targets = lock(&self.shared.targets);
             let target = targets.get(&number);
             match Root::look(&endpoint.space.nl, endpoint.htb.ifindex)? {
@@ -457,7 +458,7 @@ impl Inner {
         result
     }
 
-    /// Brings rates set with `ecn flow set` into force.
+    /// Applies rates set with `ecn flow set`.
     pub(super) fn apply_pins(&mut self) -> Result<()> {
         let wanted = self.maps.pins()?;
         let mut known = HashMap::new();
@@ -551,7 +552,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Removes entries that have been idle or have to make room, a part of the tables per call.
+    /// Removes entries that are idle, or must make room for others; each call examines a part of the tables.
     pub(super) fn sweep(&mut self) -> Result<()> {
         let now = enforce::now_ns();
         let idle = self.config.flow.idle.as_nanos();
@@ -616,7 +617,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Lifts the rates of paced sockets, which keep them until their next round-trip time.
+    /// Lifts the rates of paced sockets, each of which keeps its rate until its next RTT sample.
     fn free_sockets(&mut self) {
         const PATIENCE: Duration = Duration::from_secs(1);
         let paces = |endpoint: &Endpoint| endpoint.choice.enforcement == Enforcement::Pacing;
@@ -626,7 +627,7 @@ impl Inner {
         let until = Instant::now() + PATIENCE;
         let flags = self.shared.flags.load(Ordering::Relaxed) | abi::BYPASS;
         loop {
-            // Each time: a heartbeat may just have been under way.
+            // In each round: a concurrent heartbeat may have overwritten the flags.
             let _ = enforce::beat(&mut self.maps, flags, PATIENCE);
             let held = self.maps.flows().unwrap_or_default();
             let held = held.iter().filter(|(_, f)| f.socket_bytes_per_s != 0);
@@ -665,15 +666,15 @@ impl Inner {
             .chain(endpoints.filter_map(Attached::pin))
     }
 
-    /// Leaves everything in place for another agent to take over; limits stay valid for one more heartbeat.
+    /// Leaves everything in place for another agent to take over; limits remain valid for one more heartbeat.
     fn leave(&mut self) {
         let pinned = lock(&self.shared.pinned).clone();
         for (&number, target) in lock(&self.shared.targets).iter_mut() {
             if !target.leave(|class| pinned.contains_key(&(number, class))) {
                 continue;
             }
-            // The response's rates would not come into force: they rose by a sixth in 60 ms, unused, and overran the
-            // port as soon as they did.
+            // The rates of the response would not be enforced: they rose by a sixth in 60 ms, unused, and overran the
+            // port as soon as they were enforced.
             if let Err(error) = hold_rates(&mut self.maps, number) {
                 tracing::debug!("endpoint {number}: {error}");
             }
@@ -701,7 +702,7 @@ impl Drop for Inner {
     }
 }
 
-/// Makes the programs leave an endpoint's rates unchanged.
+/// Freezes an endpoint's rates: the programs no longer change them.
 fn hold_rates(maps: &mut Maps, number: u32) -> datapath::Result<()> {
     let mut policy = maps.endpoint(number)?;
     policy.response.function = response::Function::None as u32;

@@ -1,4 +1,4 @@
-//! Moves class rates: the user-space part of the control loop.
+//! Changes class rates: the user-space part of the control loop.
 //!
 //! The programs write every new rate into a ring buffer. A dedicated thread reads it and sends one batch of class
 //! changes per endpoint: at the end of each period, and immediately when a rate has to fall. Its heartbeat keeps the
@@ -58,7 +58,7 @@ pub struct Shared {
     pub targets: Mutex<HashMap<u32, Target>>,
     /// Rates set by users, by (endpoint, class): they override those of the response.
     pub pinned: Mutex<HashMap<(u32, u32), u64>>,
-    /// Class minors that no flow has and that are not on offer to the programs.
+    /// Class minors that no flow uses and that are not offered to the programs.
     pub free: Mutex<VecDeque<u32>>,
     /// Flows for which the kernel refused a class: limited with the short flows. At most `UNFIT`.
     pub unfit: Mutex<Vec<Key>>,
@@ -66,12 +66,12 @@ pub struct Shared {
     pub roots_changed: AtomicBool,
     /// [`abi::Control::flags`].
     pub flags: AtomicU32,
-    /// How often class rates are moved, and how long limits stay valid after a heartbeat.
+    /// How often class rates are changed, and how long limits remain valid after a heartbeat.
     period_ns: AtomicU64,
     heartbeat_ns: AtomicU64,
     /// Programs are still being loaded, and the main loop does not run yet.
     is_starting: AtomicBool,
-    /// When the main loop, and the thread that moves class rates, last made progress.
+    /// When the main loop, and the thread that changes class rates, last made progress.
     alive_ns: AtomicU64,
     enforced_ns: AtomicU64,
     /// Class changes made.
@@ -94,15 +94,15 @@ const UNFIT: usize = 1024;
 const REVIEW: Duration = Duration::from_millis(250);
 /// Longest sleep while nothing is limited: `stop` and changed flags are polled.
 const IDLE: Duration = Duration::from_millis(100);
-/// Maximum time of a main-loop step, however short the heartbeat: while namespaces with many devices are removed, the
-/// kernel blocks all netlink requests.
+/// Maximum time of a main-loop step, even if the heartbeat is shorter: while namespaces with many devices are removed,
+/// the kernel blocks all netlink requests.
 const STEP: Duration = Duration::from_secs(3);
 /// Maximum time of the start: on a busy or emulated processor the verifier takes seconds for a program, and limits that
 /// were taken over stay in force meanwhile.
 const START: Duration = Duration::from_secs(60);
-/// Rates brought into force together; later ones wait in the ring buffer.
+/// Maximum number of rates enforced together; later ones wait in the ring buffer.
 const TOGETHER: usize = 4096;
-/// Of these, the number per batch of an endpoint: the limits are renewed between batches.
+/// Maximum number of these per batch of an endpoint: the heartbeat is sent between batches.
 const AT_ONCE: usize = 512;
 
 /// Highest latency that the histogram resolves, microseconds.
@@ -145,7 +145,7 @@ impl Shared {
             .store(flags | protocol(config.echo.protocol), Ordering::Relaxed);
     }
 
-    /// How long limits stay valid after a heartbeat.
+    /// How long limits remain valid after a heartbeat.
     pub fn heartbeat(&self) -> Duration {
         Duration::from_nanos(self.heartbeat_ns.load(Ordering::Relaxed))
     }
@@ -179,7 +179,7 @@ impl Shared {
         Duration::from_nanos(now_ns().saturating_sub(alive_ns))
     }
 
-    /// How long the main loop or the thread may make no progress.
+    /// How long the main loop or the thread may go without progress.
     fn patience(&self) -> Duration {
         let step = if self.is_starting.load(Ordering::Relaxed) {
             START
@@ -194,7 +194,7 @@ impl Shared {
         self.loop_age() >= self.patience()
     }
 
-    /// Whether the thread that moves class rates makes progress.
+    /// Whether the thread that changes class rates makes progress.
     pub(super) fn is_enforcing(&self) -> bool {
         let enforced_ns = self.enforced_ns.load(Ordering::Relaxed);
         Duration::from_nanos(now_ns().saturating_sub(enforced_ns)) < self.patience()
@@ -210,7 +210,7 @@ impl Shared {
         Duration::from_nanos(self.period_ns.load(Ordering::Relaxed))
     }
 
-    /// Brings one flow's rate into force immediately.
+    /// Enforces one flow's rate immediately.
     ///
     /// # Errors
     ///
@@ -294,14 +294,14 @@ impl Enforcer {
         mut maps: Maps,
         mut events: RateEvents,
     ) -> std::io::Result<Self> {
-        // Limits become valid before anything else happens.
+        // Limits become valid before anything else is done.
         let flags = shared.flags.load(Ordering::Relaxed);
         beat(&mut maps, flags, shared.heartbeat()).map_err(std::io::Error::other)?;
         let worker = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("ecn-enforce".to_owned())
             .spawn(move || {
-                // Its delay is part of the control loop: traffic must not be able to hold it up.
+                // Its delay is part of the control loop, so traffic must not delay it.
                 if !sys::prefer_this_thread() {
                     tracing::debug!("cannot raise the priority of this thread");
                 }
@@ -434,7 +434,8 @@ fn run(shared: &Shared, maps: &mut Maps, events: &mut RateEvents) {
     }
 }
 
-/// How long decreases are collected: this bounds how often they are acted on, however many there are.
+/// How long decreases are collected before they are applied: this bounds the number of batches, however many decreases
+/// there are.
 fn pause(shared: &Shared, period: Duration) -> Duration {
     let packet_ns = |htb: &EndpointHtb| {
         u64::from(htb.frame_bytes) * 1_000_000_000 / htb.link_bytes_per_s.max(1)
@@ -447,7 +448,7 @@ fn pause(shared: &Shared, period: Duration) -> Duration {
     Duration::from_nanos(flow::batch_delay(period_ns, shortest.unwrap_or(u64::MAX)))
 }
 
-/// Brings the rates into force and clears the map. Returns whether any flow is newly limited.
+/// Enforces the rates and clears the map. Returns whether any flow is newly limited.
 fn enforce(
     shared: &Shared,
     maps: &mut Maps,

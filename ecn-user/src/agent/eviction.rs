@@ -12,7 +12,7 @@ const RECENT_NS: u64 = 100_000_000;
 /// signal their end.
 const CROWDED_NS: u64 = 3_000_000_000;
 
-/// Ages of the entries of a table, as walks through it find them.
+/// Ages of a table's entries, as found by walks through it.
 #[derive(Debug, Default)]
 pub(super) struct Ages {
     /// Of each endpoint's entries, in the current walk.
@@ -41,7 +41,7 @@ impl Ages {
         let total: u64 = found.values().map(count).sum();
         let most = |buckets: &[u32; BUCKETS]| {
             let held = count(buckets);
-            // The quota, as in `abi::has_room`: as many as are free.
+            // The quota is the number of free entries, as in `abi::has_room`.
             let may_hold = max.saturating_sub(total - held) / 2;
             // Some were added and removed during the walk.
             if held * 16 >= may_hold * 15 {

@@ -21,7 +21,7 @@ use crate::{
     net::{Link, LinkChanges},
 };
 
-/// Delay before a failed setup is tried again.
+/// Delay before a failed setup is retried.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// Qdiscs are listed at the longer of these intervals, the second one times the number of namespaces.
 const QDISC_PERIOD: Duration = Duration::from_millis(200);
@@ -197,7 +197,7 @@ impl Inner {
             let endpoints = self.endpoints.iter();
             let inside = endpoints.filter(|(_, endpoint)| endpoint.space.spec == *spec);
             for number in inside.map(|(number, _)| *number).collect::<Vec<_>>() {
-                // Perhaps only the name was removed: then devices are restored.
+                // If only the name was removed, devices are restored.
                 self.remove_endpoint(number, true);
                 self.shared.is_alive();
             }
@@ -253,7 +253,7 @@ impl Inner {
                 return false;
             }
         };
-        // By now another device may have the index, and even the name.
+        // By now another device may have the ifindex, and even the name.
         let gone: BTreeSet<u32> = changes.into_iter().flat_map(LinkChanges::removed).collect();
         let is_there = |ifindex| links.iter().any(|link| link.index == ifindex);
         let mut changed = false;
@@ -505,7 +505,7 @@ impl Inner {
     /// Applies the current configuration.
     pub(super) fn apply(&mut self) -> Result<()> {
         self.shared.set_timing(&self.config);
-        // Everything is tried again.
+        // Retries everything that failed.
         self.failed.clear();
         let specs: Vec<Spec> = self.spaces.keys().cloned().collect();
         for spec in &specs {

@@ -38,7 +38,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 const GAP_NS: u64 = 3 * SECOND_NS;
 /// How long a full queue, flows at their lowest rate, or marks have to last.
 const HOLDS_NS: u64 = 5 * SECOND_NS;
-/// How long marks have to go unanswered.
+/// How long marks must go unanswered.
 const UNANSWERED_NS: u64 = 10 * SECOND_NS;
 /// Readings kept per port: [`UNANSWERED_NS`] and two more.
 const KEPT: usize = 12;

@@ -1,10 +1,10 @@
-//! Taking over from an agent that has left its datapath running: `keep` of `[agent]`.
+//! Takes over from an agent that has left its datapath running: `keep` of `[agent]`.
 //!
 //! Programs, maps, classes and qdiscs stay in place. The state file has the numbers of bridges and endpoints, and the
 //! map of devices has the slots of ports.
 //!
-//! Without an agent HTB's classes keep their rates, whatever the marks. So the first step, before programs are loaded,
-//! is to move their rates again.
+//! Without an agent, HTB classes keep their rates, regardless of marks. So the first step, before programs are loaded,
+//! is to change their rates again.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -106,11 +106,11 @@ fn adoptable(config: &Config, state: Option<&State>) -> std::result::Result<Maps
     Ok(maps)
 }
 
-/// Classes that no flow has and that are not on offer, and the flows that have one.
+/// Classes that no flow uses and that are not offered, and the flows that have one.
 fn classes(maps: &mut Maps) -> datapath::Result<(VecDeque<u32>, Keys)> {
     let mut used = maps.offered_classes();
     let mut flows = Keys::new();
-    // Flows after offers: a class that a program takes meanwhile has a flow by now.
+    // Flows are read after offers: if a program assigns a class in between, its flow is found here.
     for (key, flow) in maps.flows()? {
         if flow.class != 0 {
             used.insert(flow.class);
@@ -122,7 +122,7 @@ fn classes(maps: &mut Maps) -> datapath::Result<(VecDeque<u32>, Keys)> {
 }
 
 impl Kept {
-    /// Takes classes over, and starts to move their rates.
+    /// Takes over classes, and starts to change their rates.
     pub(super) fn resume(
         state: State,
         maps: &mut Maps,

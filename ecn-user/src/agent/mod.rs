@@ -1,6 +1,6 @@
-//! The agent: attaches the programs, follows ports, moves class rates, cleans up.
+//! The agent: attaches the programs, follows ports, changes class rates, cleans up.
 //!
-//! The programs mark, echo and respond, [`enforce`] moves class rates; this module follows devices and configuration.
+//! The programs mark, echo and respond, [`enforce`] changes class rates; this module follows devices and configuration.
 
 mod bridges;
 mod discover;
@@ -159,7 +159,7 @@ struct Inner {
     log_lines_lost: u64,
     /// Programs for the ports in a namespace, by its inode number.
     copies: HashMap<u32, Copy>,
-    /// False once the kernel has refused what limits at taps need.
+    /// False once the kernel has refused what limiting flows at taps requires.
     can_limit_taps: bool,
     /// Programs of single endpoints, for their logs.
     #[cfg(feature = "trace")]
@@ -179,8 +179,8 @@ struct Inner {
     leaves: bool,
 }
 
-/// The agent's state, shared with its tasks. Taken out when the agent stops, so that a task that still runs keeps
-/// nothing loaded.
+/// The agent's state, shared with its tasks. Taken out when the agent stops, so that a task that is still running keeps
+/// no program loaded.
 type SharedInner = Arc<Mutex<Option<Inner>>>;
 
 /// A running agent. Needs a tokio runtime; stops when dropped.
@@ -330,7 +330,7 @@ fn reaction_policy(config: &Config, htb: &EndpointHtb) -> Result<reaction::Polic
 }
 
 impl Inner {
-    /// Starts everything. When taking over, the thread that moves rates starts first: limits have to stay in force.
+    /// Starts everything. When taking over, the thread that changes rates starts first, as limits must remain in force.
     fn start(config: Config, options: Options, shared: Arc<Shared>) -> Result<(Self, Enforcer)> {
         response_policy(&config.response)?;
         let pin = config.agent.pin.clone();
@@ -476,7 +476,7 @@ impl Inner {
         self.apply_pins()
     }
 
-    /// Enables the counting of departures while packets can wait: in a port's queue, or in a flow's class.
+    /// Enables the counting of departures while packets can wait, in a port's queue or in a flow's class.
     fn watch_queues(&mut self) -> Result<()> {
         let wanted = self.bridges.values().any(Bridge::is_watched) || self.shared.has_limits();
         Ok(self.datapath.watch(wanted)?)
@@ -542,7 +542,7 @@ impl Agent {
         })
     }
 
-    /// The shared maps, opened again.
+    /// Opens the shared maps again.
     ///
     /// # Errors
     ///
@@ -635,7 +635,7 @@ impl Drop for Agent {
         for task in &self.tasks {
             task.abort();
         }
-        // Waits for a step in progress; rates are moved until then.
+        // Waits for a step in progress; rates are changed until then.
         let inner = lock(&self.inner).take();
         self.enforcer.take();
         match inner.filter(|inner| inner.leaves) {
@@ -669,7 +669,7 @@ async fn on_inner(
 ) {
     let inner = Arc::clone(inner);
     let take = move || {
-        // Limits lapse unless steps are taken in time: traffic must not be able to delay them.
+        // Limits lapse if steps are late, so traffic must not delay them.
         let _preferred = net::sys::Preferred::begin();
         lock(&inner).as_mut().map_or(Ok(()), step)
     };

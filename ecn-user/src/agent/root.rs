@@ -307,7 +307,7 @@ pub(super) fn install_fq(nl: &Netlink, index: u32) -> net::Result<()> {
     Ok(())
 }
 
-/// Which qdiscs this kernel has, tried on the loopback device of a private namespace.
+/// The qdiscs that this kernel supports, probed on the loopback device of a private namespace.
 #[derive(Clone, Copy, Debug, Default)]
 struct Kernel {
     fq: bool,

@@ -15,7 +15,7 @@ fn name(tap: u32) -> String {
 ///
 /// # Errors
 ///
-/// The kernel has no ifb.
+/// The kernel does not support ifb devices.
 pub(super) fn open(space: &Space, tap: &Link) -> Result<Link> {
     let name = name(tap.index);
     let ifb = match space.nl.link(&name) {

@@ -3,7 +3,7 @@
 //! Without marks nothing is installed: the root qdisc is installed for the first limited flow, and removed [`LINGER`]
 //! after the last one. A flow's class is created at its first decrease, and removed when the flow has been at full rate
 //! for [`FREE`], is silent, or has ended. Packets without a class overtake those that wait in one, so the class of a
-//! flow that uses much of the link, in which packets wait, stays for [`FREE_BUSY`].
+//! flow that uses much of the link, in which packets wait, is kept for [`FREE_BUSY`].
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,7 +31,8 @@ use crate::{
     },
 };
 
-/// How long our root qdisc stays after the last limit: removing and reinstalling it costs the packets of a millisecond.
+/// How long our root qdisc remains after the last limit: removing and reinstalling it costs the packets of a
+/// millisecond.
 const LINGER: Duration = Duration::from_secs(10);
 /// How long a flow has to be at full rate before its class is removed.
 const FREE: Duration = Duration::from_secs(1);
@@ -40,7 +41,7 @@ const FREE: Duration = Duration::from_secs(1);
 /// 93 %.
 const FREE_BUSY: Duration = Duration::from_mins(1);
 const BUSY: u64 = 8;
-/// A flow that is silent for this long starts over ([`flow::IDLE_NS`]); its class is unused by then.
+/// A flow that is silent for this long restarts ([`flow::IDLE_NS`]); its class is unused by then.
 const SILENT_NS: u64 = flow::IDLE_NS + 100_000_000;
 /// Flows examined per [`Target::review`].
 const AT_ONCE: usize = 2048;
@@ -49,7 +50,7 @@ const LEAF_STEP: u64 = 2;
 /// While no agent runs, each flow's rate is lower by one part in this many. With unchanged rates, queues grew by 37
 /// packets while one agent was replaced by another at 100 Mbit/s.
 const LEFT: u64 = 8;
-/// Delay before the root qdisc is tried again after a refusal.
+/// Delay before installation of the root qdisc is retried after a refusal.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
 /// A flow that is limited, or was recently.
@@ -96,15 +97,15 @@ pub struct Target {
     segments_before: Option<u32>,
     segments: Option<u32>,
     limited: BTreeMap<u32, Limited>,
-    /// The class that was examined last.
+    /// The class examined last.
     cursor: u32,
     /// When a flow was last limited.
     used_ns: u64,
-    /// The root qdisc is not tried again before this time.
+    /// Installation of the root qdisc is not retried before this time.
     refused_until_ns: u64,
 }
 
-/// Result of bringing rates into force.
+/// Result of enforcing rates.
 #[derive(Debug, Default)]
 pub(super) struct Enforced {
     /// Changes that the kernel made.
@@ -287,7 +288,7 @@ impl Target {
         true
     }
 
-    /// Brings rates of flows into force. New limits, and decreases that wait for them, are confirmed to the programs
+    /// Enforces rates of flows. New limits, and decreases that wait for them, are confirmed to the programs
     /// ([`abi::in_force`]).
     ///
     /// # Errors
@@ -421,7 +422,7 @@ impl Target {
             self.layout.remove_flow(&mut batch, class as u16);
         }
         if !events.is_empty() {
-            // Classes that are refused are tried again at their flows' next decreases.
+            // Refused classes are retried at their flows' next decreases.
             self.enforce(maps, &mut batch, &events, now_ns)?;
         } else if !batch.is_empty() {
             batch.send(&mut self.socket)?;
@@ -578,8 +579,8 @@ impl Target {
         self.limit_super_packets();
     }
 
-    /// Leaves the device to the next agent. Until that starts no decrease comes into force, so flows get slightly less
-    /// than their rates, except those set by users (`pinned`). False: nothing is limited that needs an agent.
+    /// Leaves the device to the next agent. Until that starts, no decrease is enforced, so flows get slightly less than
+    /// their rates, except those set by users (`pinned`). False: no limit here needs an agent.
     pub(super) fn leave(&mut self, pinned: impl Fn(u32) -> bool) -> bool {
         if self.enforcement != Enforcement::Htb || self.limited.is_empty() {
             return false;

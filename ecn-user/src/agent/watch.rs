@@ -1,7 +1,7 @@
 //! Takes the readings that [`health`](super::health) evaluates, and reports what it finds.
 //!
-//! Ports are read once a second, with the sweep for stale counters, and flows as the sweep for idle ones visits them.
-//! So nothing is read twice.
+//! Ports are read once a second, with the sweep for stale counters, and flows as the sweep for idle ones visits them,
+//! so that nothing is read twice.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -1,4 +1,4 @@
-//! Device features by the `SIOCETHTOOL` ioctl: offloads and link speed.
+//! Device features through the `SIOCETHTOOL` ioctl: offloads and link speed.
 
 use super::sys::ethtool_ioctl;
 use super::{Error, NetNs, Result};
@@ -9,7 +9,7 @@ const ETHTOOL_GSET: u32 = 0x01;
 /// `struct ethtool_cmd` is 44 bytes.
 const GSET_WORDS: usize = 11;
 
-/// An offload that can be switched.
+/// An offload that can be enabled and disabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offload {
     /// TCP segmentation.
@@ -23,7 +23,7 @@ pub enum Offload {
 }
 
 impl Offload {
-    /// All of them, in an order in which each can be switched off.
+    /// All of them, in an order in which each can be disabled.
     pub const ALL: [Self; 4] = [Self::Tso, Self::Gso, Self::Gro, Self::TxChecksum];
 
     /// The commands to read and to write it.

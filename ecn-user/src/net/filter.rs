@@ -1,4 +1,4 @@
-//! Programs on clsact, by netlink: the predecessor of tcx. Such a filter outlives the process that added it.
+//! Programs on clsact, through netlink: the predecessor of tcx. Such a filter outlives the process that added it.
 
 use super::netlink::Netlink;
 use super::wire::{self, Message, text, u32_at};

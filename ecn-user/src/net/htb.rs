@@ -40,7 +40,7 @@ pub const ENDPOINT_MAJOR: u16 = ecn_core::abi::HTB_MAJOR;
 pub const PORT_MAJOR: u16 = 0xec0f;
 /// The class above all others, at endpoints and ports.
 pub const TOP_MINOR: u16 = 1;
-/// At a source of the rig: traffic without a limited flow.
+/// At a source of the rig: class of traffic other than limited flows.
 pub const DEFAULT_MINOR: u16 = 2;
 /// At an endpoint: the first flow.
 pub const FIRST_FLOW_MINOR: u16 = ecn_core::abi::FIRST_CLASS as u16;

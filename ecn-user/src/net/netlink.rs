@@ -96,7 +96,7 @@ struct Connection {
 pub(super) fn open_socket(ns: &NetNs, protocol: isize) -> Result<Socket> {
     let open = || -> std::io::Result<Socket> {
         let mut socket = Socket::new(protocol)?;
-        // Without CAP_NET_ADMIN, the kernel's maximum has to suffice.
+        // Without CAP_NET_ADMIN, the kernel's maximum must suffice.
         if sockopt::RcvBufForce.set(&socket, &RECEIVE_BUFFER).is_err() {
             sockopt::RcvBuf.set(&socket, &RECEIVE_BUFFER)?;
         }
@@ -482,7 +482,7 @@ impl Netlink {
         request: &Message,
         parse: impl Fn(u16, &[u8]) -> Option<T>,
     ) -> Result<Vec<T>> {
-        /// After these, an inconsistent dump has to suffice: callers that poll see the rest next time.
+        /// After this number of tries, an inconsistent dump is accepted: callers that poll see the rest next time.
         const TRIES: u32 = 5;
         let mut connection = self.lock();
         let flags = libc::NLM_F_REQUEST as u16 | NLM_F_DUMP;

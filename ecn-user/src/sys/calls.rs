@@ -263,7 +263,7 @@ pub fn mount_bpffs() -> Result<bool> {
     Ok(true)
 }
 
-/// Returns memory to the kernel that the allocator retains after a burst: GNU's does so by itself only at the end of
+/// Returns memory to the kernel that the allocator retains after a burst: glibc does so by itself only at the top of
 /// its heap.
 pub fn give_back_memory() {
     #[cfg(target_env = "gnu")]

@@ -1,4 +1,4 @@
-//! Following the entries of directories.
+//! Follows the entries of directories.
 
 use std::{
     io,
@@ -41,11 +41,11 @@ impl Names {
         Ok(names)
     }
 
-    /// Also follows directories that have been created meanwhile.
+    /// Also follows directories that were created in the meantime.
     pub fn find_directories(&self) {
         let changes = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_DELETE | AddWatchFlags::IN_MOVE;
         for directory in self.directories {
-            // Fails if it does not exist: then it has no names.
+            // Fails if the directory does not exist, and then it has no entries.
             let _ = self.inotify.get_ref().0.add_watch(*directory, changes);
         }
     }

@@ -1,5 +1,5 @@
-//! The archive that a kernel unpacks as its first root: "newc" of cpio(5), which the kernel's
-//! Documentation/driver-api/early-userspace/buffer-format.rst describes.
+//! The archive that a kernel unpacks as its initial root (initramfs): "newc" of cpio(5), described in the kernel's
+//! Documentation/driver-api/early-userspace/buffer-format.rst.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// An archive in the making. Paths are absolute, as in the guest.
+/// An archive under construction. Paths are absolute, as in the guest.
 #[derive(Default)]
 pub struct Archive {
     bytes: Vec<u8>,
@@ -27,7 +27,7 @@ impl Archive {
             content.len() as u32,
             0, // device
             0,
-            0, // device that it is
+            0, // rdev
             0,
             name.len() as u32 + 1,
             0, // checksum
@@ -48,7 +48,7 @@ impl Archive {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }
 
-    /// Adds an entry with the folders above it. False: it is there already.
+    /// Adds an entry, and the folders above it. False if the path already exists.
     fn add(&mut self, path: &Path, mode: u32, content: &[u8]) -> bool {
         if path == Path::new("/") || !self.names.insert(path.to_owned()) {
             return false;
@@ -61,22 +61,22 @@ impl Archive {
         true
     }
 
-    /// A folder, if it is not there yet.
+    /// Adds a folder, unless it exists.
     pub fn folder(&mut self, path: impl AsRef<Path>) {
         self.add(path.as_ref(), 0o40_755, &[]);
     }
 
-    /// A file that may be run. The first of a name stays.
+    /// Adds an executable file, unless the path exists.
     pub fn file(&mut self, path: impl AsRef<Path>, content: &[u8]) {
         self.add(path.as_ref(), 0o100_755, content);
     }
 
-    /// A symbolic link.
+    /// Adds a symbolic link, unless the path exists.
     pub fn link(&mut self, path: impl AsRef<Path>, to: &str) {
         self.add(path.as_ref(), 0o120_777, to.as_bytes());
     }
 
-    /// A file of this machine.
+    /// Adds a copy of a file of this machine, unless the path exists.
     pub fn copy(&mut self, from: &Path, to: impl AsRef<Path>) -> Result<()> {
         if self.names.contains(to.as_ref()) {
             return Ok(());
@@ -86,7 +86,7 @@ impl Archive {
         Ok(())
     }
 
-    /// All of it.
+    /// The complete archive.
     pub fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[]);
         self.bytes

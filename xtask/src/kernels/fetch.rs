@@ -1,7 +1,7 @@
 //! Debian's cloud kernels, downloaded and unpacked, not installed: `target/kernels/SERIES`.
 //!
-//! apt does the downloading, on lists of its own, from the mirrors that this machine uses; it compares what it gets
-//! with Debian's signatures. A kernel's folder gets its name when all of it is there.
+//! apt downloads them, with separate package lists, from the mirror that this machine uses, and verifies Debian's
+//! signatures. A kernel's folder gets its name once it is complete.
 
 use std::cmp::Ordering;
 use std::fs::{self, File};
@@ -13,11 +13,11 @@ use anyhow::{Context as _, Result, bail};
 use crate::machine::{Lacks, program, root};
 use crate::step;
 
-/// Where Debian signs.
+/// Keys with which Debian signs.
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// Where Debian is, if this machine's own lists name no mirror.
+/// Debian's mirror, if this machine's own lists name none.
 const DEBIAN: &str = "http://deb.debian.org";
-/// Suites with a series, and all others, in which a new one is looked for.
+/// The suites of each known series, and those in which any other series is searched for.
 const SUITES: [(&str, &[&str]); 4] = [
     ("5.10", &["bullseye-security"]),
     ("6.1", &["bookworm-security", "bookworm"]),
@@ -28,15 +28,15 @@ const SUITES: [(&str, &[&str]); 4] = [
 /// A kernel on disk.
 #[derive(Clone, Debug)]
 pub struct Kernel {
-    /// As it was asked for: `6.1`.
+    /// The series requested: `6.1`.
     pub series: String,
-    /// As it calls itself.
+    /// Its full version, as `uname -r` prints it.
     pub version: String,
     folder: PathBuf,
 }
 
 impl Kernel {
-    /// One that was unpacked before.
+    /// A kernel that was unpacked earlier.
     fn found(series: &str, folder: PathBuf) -> Option<Self> {
         let version = fs::read_to_string(folder.join("version")).ok()?;
         let kernel = Self {
@@ -48,32 +48,33 @@ impl Kernel {
         whole.then_some(kernel)
     }
 
-    /// What qemu boots.
+    /// The image that qemu boots.
     pub fn image(&self) -> PathBuf {
         self.folder.join("vmlinuz")
     }
 
-    /// Its modules.
+    /// The folder of its modules.
     pub fn modules(&self) -> PathBuf {
         self.folder.join("modules")
     }
 }
 
-/// Where they are kept; `ECN_KERNELS` names a place that several checkouts share.
+/// Where kernels are cached; `ECN_KERNELS` names a folder that several checkouts share.
 fn kept() -> PathBuf {
     std::env::var_os("ECN_KERNELS").map_or_else(|| root().join("target/kernels"), PathBuf::from)
 }
 
-/// What is fetched when Debian has gone on from a series: its newer releases have one kernel each, for some weeks.
+/// What to fetch if Debian no longer has a series: suites with newer kernels have one each, for some weeks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Gone {
-    /// Nothing.
+    /// Nothing: the series is unavailable.
     Lacks,
     /// The newest kernel, if it is later.
     Newest,
 }
 
-/// The newest kernel of each series, or why it is not available. Kernels that were fetched before are kept.
+/// A kernel of each series, or why it is not available. Cached kernels are used as they are; for others, the newest is
+/// fetched.
 pub fn kernels(series: &[String], gone: Gone) -> Result<Vec<Result<Kernel>>> {
     let kept = kept();
     fs::create_dir_all(&kept).with_context(|| format!("making {}", kept.display()))?;
@@ -103,7 +104,7 @@ struct Lists {
 }
 
 impl Lists {
-    /// Fetches them.
+    /// Updates them.
     fn get(kept: &Path, series: &[&String]) -> Result<Self> {
         if !cfg!(target_arch = "x86_64") {
             bail!("kernels are fetched and emulated only for x86-64");
@@ -142,7 +143,7 @@ impl Lists {
             names: Vec::new(),
         };
         let mut update = lists.apt("apt-get");
-        // An error, not a warning, when a list cannot be got.
+        // Fails, instead of printing a warning, if a list cannot be fetched.
         update.args(["update", "-q", "-o", "APT::Update::Error-Mode=any"]);
         step::logged("package lists of kernels", "kernel-lists", &mut update)?;
         let names = step::asked(lists.apt("apt-cache").args(["pkgnames", "linux-"]));
@@ -161,7 +162,8 @@ impl Lists {
 
     /// Versions of the cloud kernels.
     fn versions(&self) -> impl Iterator<Item = &str> {
-        // Up to 6.18 one linux-image; then linux-binary, with modules and what they share apart.
+        // Up to 6.18 one package, linux-image; since then linux-binary, with modules and common files in other
+        // packages.
         let images = ["linux-image-", "linux-binary-unsigned-", "linux-binary-"];
         self.names.iter().filter_map(move |name| {
             let version = images.iter().find_map(|image| name.strip_prefix(image))?;
@@ -233,7 +235,7 @@ impl Lists {
             unpack.arg("-x").arg(package?.path()).arg(&root);
             step::logged("unpacking", "kernel-unpack", &mut unpack)?;
         }
-        // Beside the modules it may be called vmlinuz.unsigned.
+        // In the folder of modules, its name may be vmlinuz.unsigned.
         let image = ["boot", "usr/lib/modules", "lib/modules"]
             .into_iter()
             .flat_map(|path| [root.join(path), root.join(path).join(&version)])
@@ -261,7 +263,7 @@ impl Lists {
     }
 }
 
-/// The mirror of Debian that this machine's own lists name.
+/// The Debian mirror in this machine's own package sources.
 pub fn mirror() -> String {
     let mut targets = Command::new("apt-get");
     targets.args([
@@ -277,7 +279,7 @@ pub fn mirror() -> String {
     mirror.unwrap_or(DEBIAN).to_owned()
 }
 
-/// What apt is to read: the suites of these series, or all of them for one that is not known.
+/// Package sources for apt: the suites of these series, and for an unknown series those without a series.
 fn sources(mirror: &str, series: &[&String]) -> String {
     let known = |name: &str| SUITES.iter().any(|(series, _)| *series == name);
     let mut text = String::new();
@@ -301,7 +303,7 @@ fn sources(mirror: &str, series: &[&String]) -> String {
     text
 }
 
-/// Compares versions number by number, as people read them.
+/// Compares versions numerically, component by component.
 fn by_number(a: &str, b: &str) -> Ordering {
     let numbers = |text: &str| {
         text.split(|c: char| !c.is_ascii_digit())

@@ -1,4 +1,4 @@
-//! A kernel in qemu, with just what the tests need: busybox, modules, a few programs with their libraries.
+//! A kernel in qemu, with only what the tests need: busybox, modules, a few programs with their libraries.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use super::fetch::Kernel;
 use crate::machine::{Lacks, program};
 use crate::step;
 
-/// What tests and benchmarks use that may be a module, each after what it needs is found.
+/// Modules that tests and benchmarks use, unless built in; their dependencies are inserted first.
 const MODULES: [&str; 27] = [
     "veth",
     "dummy",
@@ -45,7 +45,7 @@ const MODULES: [&str; 27] = [
     "tcp_bbr",
 ];
 
-/// Programs of this machine that tests call. Those that are not here are left out.
+/// Programs of this machine that tests call; missing ones are omitted.
 const PROGRAMS: [&str; 12] = [
     "ip", "tc", "bridge", "ss", "nstat", "ping", "iperf3", "bpftool", "ethtool", "tcpdump",
     "nsenter", "flock",
@@ -54,24 +54,24 @@ const PROGRAMS: [&str; 12] = [
 /// Processors of a guest.
 const PROCESSORS: usize = 2;
 
-/// How a guest ended.
+/// Result of a guest.
 pub struct Ended {
-    /// Of the command; nothing if the time was up or the guest died.
+    /// Exit code of the command; `None` after a timeout, or if the guest died.
     pub exit: Option<i32>,
-    /// What the command said.
+    /// The command's output.
     pub output: String,
-    /// How long it took, with booting.
+    /// Duration, including the boot.
     pub took: Duration,
 }
 
-/// What boots: the archive for a kernel, and a command in it.
+/// A guest: a kernel, and the archive for its root.
 pub struct Guest {
     kernel: Kernel,
     root: Archive,
 }
 
 impl Guest {
-    /// Puts the root file system together.
+    /// Builds the root file system.
     pub fn new(kernel: &Kernel) -> Result<Self> {
         let mut root = Archive::default();
         for folder in ["proc", "sys", "dev", "tmp", "run", "root", "etc", "test"] {
@@ -82,7 +82,7 @@ impl Guest {
         root.file("/etc/passwd", b"root:x:0:0:root:/root:/bin/sh\n");
         let busybox = program("busybox").context("no busybox")?;
         root.program(&busybox, "/bin/busybox")?;
-        // busybox's own sh would take its applets before PATH.
+        // busybox's own sh prefers its applets to programs in PATH.
         root.program(Path::new("/bin/sh"), "/bin/sh")?;
         for name in PROGRAMS {
             if let Some(path) = program(name) {
@@ -93,7 +93,7 @@ impl Guest {
         for applet in applets.lines() {
             root.link(Path::new("/bin").join(applet), "busybox");
         }
-        // Distributions of delay for netem.
+        // Delay distributions for netem.
         for folder in ["/usr/lib/tc", "/usr/lib/x86_64-linux-gnu/tc"] {
             for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
                 root.copy(&entry.path(), entry.path())?;
@@ -111,8 +111,8 @@ impl Guest {
         self.root.program(from, Path::new("/test").join(name))
     }
 
-    /// Boots, and runs a command of the shell in /test. The kernel's messages go to `log`, each line of the command's
-    /// output to `shown` as it comes.
+    /// Boots, and runs a shell command in /test. Kernel messages are written to `log`; each line of the command's
+    /// output is passed to `shown` as it is written.
     pub fn run(
         mut self,
         command: &str,
@@ -131,7 +131,7 @@ impl Guest {
 }
 
 impl Archive {
-    /// A program with its libraries, which keep their places.
+    /// Adds a program, and its libraries under their original paths.
     fn program(&mut self, from: &Path, to: impl AsRef<Path>) -> Result<()> {
         self.copy(from, to)?;
         let libraries = step::asked(Command::new("ldd").arg(from)).unwrap_or_default();
@@ -146,12 +146,12 @@ impl Archive {
         Ok(())
     }
 
-    /// The modules, and the order in which they are inserted.
+    /// Adds the modules, and a file with the order in which they are inserted.
     fn modules(&mut self, kernel: &Kernel) -> Result<()> {
         let needs = needs(kernel)?;
         let mut order: Vec<&str> = Vec::new();
         for module in MODULES {
-            // One that is built in, or not there, has no file.
+            // A module that is built in or does not exist has no file.
             let Some((file, first)) = needs.get(module) else {
                 continue;
             };
@@ -190,11 +190,11 @@ fn module_name(file: &str) -> String {
     name.split(".ko").next().unwrap_or(name).replace('-', "_")
 }
 
-/// Per module its file, and the files that it needs, last first.
+/// By module: its file, and the files on which it depends, in reverse order of insertion.
 fn needs(kernel: &Kernel) -> Result<BTreeMap<String, (String, Vec<String>)>> {
     let index = kernel.modules().join("modules.dep");
     if !index.is_file() {
-        // depmod wants them where they would be installed.
+        // depmod expects them at their installed path.
         let place = kernel.modules().with_file_name("lib").join("modules");
         fs::create_dir_all(&place).with_context(|| format!("making {}", place.display()))?;
         let _ = std::os::unix::fs::symlink("../../modules", place.join(&kernel.version));
@@ -227,7 +227,7 @@ fn boot(
         String::from_utf8_lossy(&bytes).replace('\r', "")
     };
     let begun = Instant::now();
-    // Rarely, emulation trips over the kernel as it patches itself: once more, if no test has begun.
+    // Rarely, emulation crashes while the kernel patches its own code: retried if the command has not started yet.
     for _ in 0..3 {
         let mut qemu = Command::new("qemu-system-x86_64");
         qemu.args(["-nodefaults", "-no-user-config", "-no-reboot"])

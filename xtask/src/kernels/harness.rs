@@ -1,9 +1,9 @@
-//! What Rust's test harness says in a guest: nextest, which runs all other tests, needs more there than a kernel and an
-//! archive.
+//! Parses the output of Rust's test harness in a guest. Nextest, which runs all other tests, needs more than a kernel
+//! and an initramfs.
 
 use std::collections::BTreeMap;
 
-/// How a test ended.
+/// Result of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Passed,
@@ -12,7 +12,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// In a table.
+    /// The word in tables.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Passed => "pass",
@@ -22,7 +22,7 @@ impl Outcome {
     }
 }
 
-/// The tests' outcomes, and the test that had not ended.
+/// The tests' results, and the test that was still running when the output ended.
 pub fn results(output: &str) -> (BTreeMap<String, Outcome>, Option<String>) {
     let mut tests = BTreeMap::new();
     let mut current: Option<String> = None;
@@ -42,7 +42,7 @@ pub fn results(output: &str) -> (BTreeMap<String, Outcome>, Option<String>) {
         {
             skipped.insert(name, reason);
         }
-        // The notes of a test stand between its name and its end.
+        // A test's output is between its name and its result.
         let outcome = match end {
             "ok" => Outcome::Passed,
             "FAILED" => Outcome::Failed(String::new()),
@@ -66,7 +66,7 @@ pub fn results(output: &str) -> (BTreeMap<String, Outcome>, Option<String>) {
     (tests, current)
 }
 
-/// What a failed test said as it panicked.
+/// The output of a failed test, including its panic message, as one line, truncated.
 fn panic_of(output: &str, name: &str) -> String {
     let begin = format!("---- {name} stdout ----");
     let lines = output.lines().skip_while(|line| *line != begin).skip(1);

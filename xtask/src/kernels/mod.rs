@@ -1,7 +1,7 @@
 //! `cargo xtask test --kernels 5.10,6.1`: the real-kernel tests on distribution kernels, emulated by qemu.
 //!
-//! No /dev/kvm is needed, and nothing is installed: a kernel is unpacked, boots with an archive for a root, runs the
-//! tests' binary, and ends. Emulated code is 3 to 5 times slower: tests know by `ECN_EMULATED=1`.
+//! Needs no /dev/kvm, and installs nothing: a kernel is unpacked, boots with an initramfs, runs the test binary, and
+//! exits. Emulated code is 3 to 5 times slower; tests detect emulation by `ECN_EMULATED=1`.
 
 mod cpio;
 mod fetch;
@@ -25,13 +25,13 @@ use harness::{Outcome, results};
 
 pub use fetch::mirror;
 
-/// Kernels that every `cargo xtask test` tests on: the oldest on which ports' own queues are watched, the newest, and
-/// one between.
+/// Kernels on which every `cargo xtask test` runs tests: the oldest on which ports' own queues are watched, the newest,
+/// and one in between.
 const EVERY_RUN: [&str; 3] = ["6.1", "6.12", "7.3"];
 
-/// What a kernel decides, and what comes out the same however late an emulated kernel is: what its verifier takes,
-/// which hooks, offsets and drop reasons it has, what becomes of frames, echoes and flags. Rates are left to
-/// `--kernels`, which runs all tests.
+/// Tests whose results depend on the kernel, but not on the speed of emulation: what its verifier accepts, which hooks,
+/// offsets and drop reasons it has, how it handles frames, echoes and flags. Other tests, such as those of rates, run
+/// on emulated kernels only with `--kernels`.
 const DECIDED_BY_KERNEL: [&str; 24] = [
     "attach::clsact_is_removed_with_the_last_program",
     "attach::tcx_where_there_is_tcx",
@@ -59,24 +59,24 @@ const DECIDED_BY_KERNEL: [&str; 24] = [
     "xdp::echoes_are_taken",
 ];
 
-/// A kernel that takes longer for all tests hangs.
+/// Time limit of all tests on a kernel, beyond which it is considered hung.
 const LIMIT: Duration = Duration::from_secs(1200);
 
-/// How often tests that failed in a guest are run in another one: emulated kernels die, too.
+/// Maximum number of reruns, in another guest, of tests that failed: emulated kernels crash, too.
 const RERUNS: usize = 2;
 
-/// More failures than these are no accident.
+/// With more failures than this, tests are not rerun.
 const ACCIDENTS: usize = 3;
 
 /// A test that failed, and passed in another guest.
 #[derive(Debug)]
 pub struct Again {
     pub name: String,
-    /// What it said as it failed.
+    /// Its output when it failed.
     pub said: String,
 }
 
-/// The tests of one kernel.
+/// Test results of one kernel.
 #[derive(Default)]
 struct Column {
     version: String,
@@ -84,11 +84,11 @@ struct Column {
     tests: BTreeMap<String, Outcome>,
     /// Why the run as a whole failed.
     broken: Option<String>,
-    /// Tests that passed only when they were run again.
+    /// Tests that passed only in a rerun.
     again: Vec<Again>,
 }
 
-/// A series as people write it: `6.1`.
+/// Parses a series, such as `6.1`.
 pub fn series(text: &str) -> Result<String, String> {
     let mut parts = text.split('.');
     let number = |part: Option<&str>| part.is_some_and(|part| part.parse::<u32>().is_ok());
@@ -99,17 +99,17 @@ pub fn series(text: &str) -> Result<String, String> {
     }
 }
 
-/// What is asked for.
+/// What to run.
 struct Wanted {
     series: Vec<String>,
     gone: Gone,
-    /// Names of tests, or parts of them; if there are none, all tests.
+    /// Names of tests, or parts of them; if empty, all tests are run.
     tests: Vec<String>,
-    /// They are whole names.
+    /// Whether these are complete names.
     exact: bool,
 }
 
-/// What every `cargo xtask test` runs on other kernels. Qemu needs no rights, so it is for everybody.
+/// The tests that every `cargo xtask test` runs on other kernels. qemu needs no privileges, so any user can run them.
 pub fn every_run(permission: Permission) -> Result<Vec<Again>> {
     let wanted = Wanted {
         series: EVERY_RUN.map(str::to_owned).to_vec(),
@@ -120,7 +120,7 @@ pub fn every_run(permission: Permission) -> Result<Vec<Again>> {
     seen(run_on(&wanted, permission), is_ci())
 }
 
-/// Where nobody looks, a kernel that is not tested is a fault.
+/// In continuous integration, a kernel that cannot be tested is an error.
 fn seen<T>(result: Result<T>, ci: bool) -> Result<T> {
     match result {
         Err(error) if error.is::<Lacks>() && ci => bail!("{error:#}"),
@@ -128,7 +128,8 @@ fn seen<T>(result: Result<T>, ci: bool) -> Result<T> {
     }
 }
 
-/// Runs the tests whose names contain one of `names`, or all, on each kernel; those that passed only when run again.
+/// Runs the tests whose names contain one of `names`, or all, on each kernel. Returns those that passed only in a
+/// rerun.
 pub fn test(series: &[String], names: &[String], permission: Permission) -> Result<Vec<Again>> {
     let wanted = Wanted {
         series: series.to_vec(),
@@ -139,9 +140,9 @@ pub fn test(series: &[String], names: &[String], permission: Permission) -> Resu
     run_on(&wanted, permission)
 }
 
-/// Gets what is missing, runs the tests, and prints a table.
+/// Installs what is missing, runs the tests, and prints a table.
 fn run_on(wanted: &Wanted, permission: Permission) -> Result<Vec<Again>> {
-    // Without a mirror, say, nothing was tested, and nothing failed.
+    // Without qemu, tests are skipped, not failed.
     setup::emulator(permission)
         .map_err(|error| Lacks(format!("no qemu to emulate kernels: {error:#}")))?;
     let kernels = fetch::kernels(&wanted.series, wanted.gone)?;
@@ -184,13 +185,13 @@ fn run_on(wanted: &Wanted, permission: Permission) -> Result<Vec<Again>> {
     lacking.map_or_else(|| Ok(again.collect()), Err)
 }
 
-/// Whether the name is of a test that ran, or nothing ran.
+/// Whether a test whose name contains this ran, or no kernel was tested.
 fn matches(name: &str, columns: &[Column]) -> bool {
     let mut tests = columns.iter().flat_map(|column| column.tests.keys());
     columns.is_empty() || tests.any(|test| test.contains(name))
 }
 
-/// Rows and controls of `bench bridge` on an emulated kernel, where they are not named: what it can carry.
+/// Default rows and controls of `bench bridge` on an emulated kernel: what that can handle.
 const BENCH: [(&str, &str); 3] = [
     ("--rate", "10mbit"),
     ("--row", "udp-2,udp-10,cubic-2,cubic-10"),
@@ -199,10 +200,10 @@ const BENCH: [(&str, &str); 3] = [
         "none,ecn,htb,fq-codel,fq-codel-ecn,cake,dctcp-red",
     ),
 ];
-/// It takes some 20 s a run, and three times as long emulated.
+/// A run takes some 20 s, and three times as long emulated.
 const BENCH_LIMIT: Duration = Duration::from_secs(7200);
 
-/// Runs the benchmark of control on a bridge on one kernel; what it prints goes to stdout.
+/// Runs the benchmark of congestion control on a bridge on one kernel; its output is printed to stdout.
 pub fn bench(series: &str, words: &[String], permission: Permission) -> Result<()> {
     setup::emulator(permission)
         .map_err(|error| Lacks(format!("no qemu to emulate kernels: {error:#}")))?;
@@ -251,7 +252,7 @@ pub fn bench(series: &str, words: &[String], permission: Permission) -> Result<(
     }
 }
 
-/// What runs in the guest.
+/// The binaries that run in the guest.
 struct Binaries {
     command: PathBuf,
     tests: PathBuf,
@@ -270,7 +271,7 @@ impl Binaries {
     }
 }
 
-/// The last program that cargo says it has built.
+/// The last executable in Cargo's messages.
 fn executable(messages: &str) -> Option<PathBuf> {
     let key = "\"executable\":\"";
     let path = messages.lines().rev().find_map(|line| {
@@ -280,7 +281,7 @@ fn executable(messages: &str) -> Option<PathBuf> {
     path.map(PathBuf::from)
 }
 
-/// All kernels, three per two processors at a time: a guest waits for a third of its time.
+/// Tests all kernels, three per two processors at a time: a guest is idle for a third of its time.
 fn run_all(kernels: &[Kernel], binaries: &Binaries, wanted: &Wanted, log: &Path) -> Vec<Column> {
     let processors = thread::available_parallelism().map_or(1, usize::from);
     let at_once = (processors * 3 / 2).min(kernels.len());
@@ -310,7 +311,7 @@ fn run_all(kernels: &[Kernel], binaries: &Binaries, wanted: &Wanted, log: &Path)
 
 fn run(kernel: &Kernel, binaries: &Binaries, wanted: &Wanted, log: &Path) -> Column {
     step::say(&format!("kernel {}: booting", kernel.version));
-    // Of each guest its own: that of one which died says why.
+    // A separate log for each guest: that of a crashed one shows the reason.
     let log = |turn: usize| log.join(format!("kernel-{}-{turn}.log", kernel.series));
     let first = boot(kernel, binaries, &wanted.tests, wanted.exact, &log(1));
     let mut column = first.unwrap_or_else(|error| Column {
@@ -341,7 +342,7 @@ fn run(kernel: &Kernel, binaries: &Binaries, wanted: &Wanted, log: &Path) -> Col
     column
 }
 
-/// The tests with these names, all if there are none, in a guest of their own.
+/// Runs the tests with these names, or all if there are none, in a separate guest.
 fn boot(
     kernel: &Kernel,
     binaries: &Binaries,
@@ -363,7 +364,7 @@ fn boot(
 }
 
 impl Column {
-    /// Reads what the tests' harness said.
+    /// Parses the output of the test harness.
     fn read(version: &str, ended: &Ended) -> Self {
         let (mut tests, current) = results(&ended.output);
         let broken = match ended.exit {
@@ -395,9 +396,9 @@ impl Column {
         tests.map(|(name, _)| name.clone()).collect()
     }
 
-    /// The tests to run in another guest: those that failed and, if this guest died, those that it did not reach.
-    /// Emulated kernels die: 6.12 in `edt::udp` in three of eight runs under load, with flags that contain part of an
-    /// address, which is impossible on a processor.
+    /// The tests to rerun in another guest: those that failed and, if this guest died, those that it did not reach.
+    /// Emulated kernels crash: 6.12 did in `edt::udp` in three of eight runs under load, with flags that contain part
+    /// of an address, which is impossible on a real processor.
     fn to_run_again(&self, wanted: &Wanted) -> Vec<String> {
         let mut names = self.failed();
         if names.len() > ACCIDENTS || self.broken.is_some() && self.took >= LIMIT {
@@ -413,7 +414,7 @@ impl Column {
         names
     }
 
-    /// What failed, and passed in another run; what was not run before.
+    /// Merges a rerun: tests that failed before and passed now, and tests that had not run before.
     fn take(&mut self, again: Self) {
         self.took += again.took;
         self.broken = again.broken;
@@ -444,13 +445,13 @@ impl Column {
         format!("{passed} passed, {skipped} skipped, {failed} failed")
     }
 
-    /// Something ran, and nothing failed.
+    /// Whether any test passed, and none failed.
     fn is_good(&self) -> bool {
         self.broken.is_none() && self.number("FAIL") == 0 && self.number("pass") > 0
     }
 }
 
-/// Tests down, kernels across; then the reasons of what did not pass.
+/// Tests as rows, kernels as columns; then the reasons for tests that did not pass.
 fn table(columns: &[Column]) -> String {
     let names: BTreeMap<&str, ()> = columns
         .iter()
@@ -504,7 +505,7 @@ fn table(columns: &[Column]) -> String {
 }
 
 impl Column {
-    /// The version without what all of them have.
+    /// The version without the suffix common to all kernels.
     fn heading(&self) -> String {
         let version = self.version.split(['+', '-']).next();
         version.unwrap_or(&self.version).to_owned()

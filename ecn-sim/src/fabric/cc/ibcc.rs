@@ -263,7 +263,7 @@ pub struct Markers {
 }
 
 impl Markers {
-    /// Marking with TCD: the mark of a packet that leaves by a port whose state gives the mark `own`.
+    /// Marking with TCD: the mark of a packet that leaves through a port whose state gives the mark `own`.
     pub fn by_state(&mut self, at: &QueueView, packet: &Packet, own: Mark) -> Mark {
         let marker = &mut self.queues[at.queue as usize];
         marker.marks_by_state(&self.rules, packet.bytes.into(), own)

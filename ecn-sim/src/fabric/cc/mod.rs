@@ -2,8 +2,8 @@
 //!
 //! [`Switch`] is the part in switches: it observes data entering and leaving queues, marks it, and notifies senders.
 //! [`Sender`] is the part in hosts: it paces the packets of each flow according to the feedback. A [`Scheme`] creates
-//! both for a network. A run is compiled for its scheme, without dynamic dispatch; the built-in ones share [`Name`], an
-//! enumeration over one list.
+//! both for a network. A run is monomorphised for its scheme, without dynamic dispatch; the built-in ones share
+//! [`Name`], an enumeration over one list.
 //!
 //! # Adding a scheme
 //!
@@ -260,7 +260,7 @@ pub trait Switch: Debug + Send {
     /// A packet is dropped instead of queued.
     fn on_drop(&mut self, _at: &QueueView) {}
 
-    /// A queue, by its number, is paused or resumed.
+    /// A queue, by its number, is paused (or lacks credits), or resumed.
     fn on_pause(&mut self, _now: Time, _queue: u32, _paused: bool) {}
 
     /// The state of a port, for traces.
@@ -299,14 +299,14 @@ impl Hooks {
     }
 }
 
-/// The queue by which a data packet will leave a switch.
+/// The queue through which a data packet will leave a switch.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueView {
     /// Current time.
     pub now: Time,
     /// The switch.
     pub switch: u32,
-    /// The port by which it leaves.
+    /// The port through which it leaves.
     pub port: u32,
     /// Its class.
     pub class: u8,
@@ -318,7 +318,7 @@ pub struct QueueView {
     pub ingress: u16,
     /// Bytes in that queue, without this packet.
     pub queued: u32,
-    /// False while the queue is paused.
+    /// False while the queue is paused or lacks credits.
     pub on: bool,
     /// Whether the port leads to a host.
     pub to_host: bool,

@@ -446,7 +446,7 @@ mod tests {
         let rules = rules();
         let mut flow = QcnFlow::default();
         flow.on_notification(&rules, 0, 63);
-        // Another notification before the first stage ends: the target stays.
+        // Another notification before the first stage ends: the target is unchanged.
         flow.on_notification(&rules, 0, 63);
         assert_eq!(flow.limiter.target, LINE);
         // Not the link's rate: a target at that rate could not rise.

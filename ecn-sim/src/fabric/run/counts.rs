@@ -30,12 +30,12 @@ pub enum RunError {
     Deadlock {
         /// Number of waiting packets.
         waiting: u64,
-        /// Place of one of them.
+        /// Location of one of them.
         place: String,
         /// Since when, ns.
         ns: Time,
     },
-    /// More concurrent objects than numbers.
+    /// More concurrent objects than event numbers.
     #[error("more than 16777216 {0} at once: make the scenario smaller")]
     TooMany(&'static str),
     /// The watcher stopped it.

@@ -152,7 +152,7 @@ impl<S: Scheme> Run<'_, S> {
         waiting.sum::<usize>() as u64
     }
 
-    /// The place of a waiting packet if no event is pending.
+    /// The location of a packet that waits although no event is pending.
     fn deadlock(&self) -> Option<String> {
         let ports = (0..).zip(self.ports.iter());
         let mut stuck = ports.filter(|(_, port)| port.has_waiting());

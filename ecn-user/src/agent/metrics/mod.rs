@@ -61,7 +61,7 @@ struct Table {
     most: u64,
 }
 
-/// Values that exist once.
+/// Values of the agent as a whole.
 #[derive(Clone, Copy, Debug)]
 struct Agent {
     heartbeat_age: Duration,
