@@ -513,17 +513,17 @@ impl Inner {
         let Some(class) = lock(&self.shared.free).pop_front() else {
             return Ok(None);
         };
-        self.maps.clear_in_force(class)?;
         let change = abi::FlowChange {
             key: *key,
             class,
             _pad: 0,
         };
-        let its = self.datapath.change_flow(change)?;
-        if its != class {
+        let cleared = self.maps.clear_in_force(class);
+        let given = cleared.and_then(|()| self.datapath.change_flow(change));
+        if !matches!(given, Ok(its) if its == class) {
             lock(&self.shared.free).push_front(class);
         }
-        Ok((its != 0).then_some(its))
+        Ok(given.map(|its| (its != 0).then_some(its))?)
     }
 
     fn set_rate(&mut self, at: (u32, u32), key: &flow::Key, rate_bytes_per_s: u64) -> Result<()> {
