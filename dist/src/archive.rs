@@ -1,4 +1,4 @@
-//! Tar archives of files that are made here, all by root and of one date.
+//! Reproducible tar archives: all files belong to root and have the same date.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -9,7 +9,7 @@ use flate2::{Compression, GzBuilder};
 use sha2::{Digest as _, Sha256};
 use tar::{Builder, EntryType, Header};
 
-/// An archive in the making.
+/// A tar archive under construction.
 pub struct Archive {
     tar: Builder<Vec<u8>>,
     epoch: u32,
@@ -25,7 +25,7 @@ impl Archive {
         }
     }
 
-    /// Adds a file after the folders above it.
+    /// Adds a file, preceded by its parent folders.
     pub fn file(&mut self, path: &str, mode: u32, content: &[u8]) -> Result<()> {
         let path = path.trim_start_matches('/');
         let above = Path::new(path).ancestors().skip(1);
@@ -60,7 +60,7 @@ impl Archive {
     }
 }
 
-/// Compressed, without a name or date.
+/// Compresses by gzip, without file name or date in the header.
 pub fn gzip(content: &[u8]) -> Result<Vec<u8>> {
     let mut gzip = GzBuilder::new().write(Vec::new(), Compression::best());
     gzip.write_all(content)?;

@@ -1,4 +1,4 @@
-//! A package for Debian and its children: deb(5).
+//! A package for Debian and its derivatives: deb(5).
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use crate::archive::Archive;
 use crate::payload::{File, Payload};
 use crate::{Arch, about};
 
-/// What dpkg runs. Nothing is started at installation: there is no configuration yet.
+/// Maintainer scripts. Installation starts nothing: there is no configuration yet.
 const SCRIPTS: [(&str, &str); 3] = [
     ("postinst", include_str!("../scripts/postinst")),
     ("prerm", include_str!("../scripts/prerm")),

@@ -1,7 +1,7 @@
-//! Makes what people install of built `ecn` commands: `cargo xtask dist` builds those and runs this.
+//! Packages built `ecn` commands for distribution; `cargo xtask dist` builds them and runs this.
 //!
-//! The same files go into the tar archive, the deb and the rpm ([`payload`]). Everything that says when it was made says
-//! when the commit was made, so that the same commit gives the same bytes.
+//! The tar archive, the deb and the rpm contain the same files ([`payload`]). All dates are that of the commit, so that
+//! the build of a commit is reproducible byte by byte.
 
 mod archive;
 mod deb;
@@ -19,13 +19,13 @@ use clap::Parser;
 use archive::{Archive, sha256};
 use payload::{Payload, Style};
 
-/// Makes packages of built commands.
+/// Packages built commands.
 #[derive(Parser)]
 struct Args {
-    /// Where everything goes
+    /// Output folder
     #[arg(long)]
     out: PathBuf,
-    /// Seconds since 1970 that everything is dated
+    /// Date of all files, seconds since 1970
     #[arg(long)]
     epoch: u32,
     /// A built command, for example x86_64=target/x86_64-unknown-linux-musl/release/ecn
@@ -33,12 +33,12 @@ struct Args {
     binaries: Vec<(Arch, PathBuf)>,
 }
 
-/// What a package is for.
+/// Target architecture of a package.
 #[derive(Clone, Copy)]
 struct Arch {
-    /// As rustc, rpm and the kernel call it.
+    /// Its name for rustc, rpm and the kernel.
     name: &'static str,
-    /// As Debian and OCI call it.
+    /// Its name for Debian and OCI.
     debian: &'static str,
 }
 
@@ -59,7 +59,7 @@ fn binary(text: &str) -> Result<(Arch, PathBuf), String> {
     Ok((arch.ok_or("neither x86_64 nor aarch64")?, file.into()))
 }
 
-/// What packages say of themselves.
+/// Metadata of all packages.
 mod about {
     pub const NAME: &str = "ecn";
     pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -73,7 +73,7 @@ response are BPF programs; an agent moves the rates. Applications and
 protocols stay as they are.";
 }
 
-/// A folder of results.
+/// The output folder.
 struct Out {
     folder: PathBuf,
     made: Vec<(String, u64, String)>,

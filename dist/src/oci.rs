@@ -1,6 +1,6 @@
 //! An image archive: the layout of the OCI image specification in a tar file, one index for all architectures.
 //!
-//! `podman load`, `ctr images import` and `skopeo copy oci-archive:` take it.
+//! `podman load`, `ctr images import` and `skopeo copy oci-archive:` accept it.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -13,11 +13,11 @@ const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
-/// The archive with what is named by its digest.
+/// The archive, with content-addressed blobs.
 struct Layout(Archive);
 
 impl Layout {
-    /// Adds content; says what it is and how it is found.
+    /// Adds a blob; returns its descriptor.
     fn blob(&mut self, kind: &str, content: &[u8]) -> Result<Value> {
         let digest = sha256(content);
         self.0
@@ -31,7 +31,7 @@ impl Layout {
         self.blob(kind, &serde_json::to_vec(document)?)
     }
 
-    /// An image of the command and nothing else.
+    /// Adds an image with the command only.
     fn image(&mut self, epoch: u32, arch: Arch, command: &[u8]) -> Result<Value> {
         let mut files = Archive::new(epoch);
         files.file("usr/bin/ecn", 0o755, command)?;

@@ -9,7 +9,7 @@ use ecn_user::{cli::Cli, config::EXAMPLE};
 use crate::about;
 use crate::archive::gzip;
 
-/// Where a family of systems has what.
+/// Packaging conventions of a family of distributions.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Style {
     Deb,
@@ -24,13 +24,13 @@ pub struct File {
 }
 
 impl File {
-    /// People may have changed it: it is not replaced.
+    /// A configuration file, which upgrades do not replace.
     pub fn is_configuration(&self) -> bool {
         self.path.starts_with("/etc/")
     }
 }
 
-/// All of them.
+/// All files.
 pub struct Payload {
     pub files: Vec<File>,
 }
@@ -84,7 +84,7 @@ impl Payload {
         }
     }
 
-    /// A page for each verb: ecn(1), ecn-flow-set(1).
+    /// A manual page for each command: ecn(1), ecn-flow-set(1).
     fn manual(&mut self, command: clap::Command) -> Result<()> {
         let mut command = command.disable_help_subcommand(true);
         command.build();

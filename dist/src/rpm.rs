@@ -1,4 +1,4 @@
-//! A package for Fedora, SUSE and their children.
+//! A package for Fedora, SUSE and their derivatives.
 
 use anyhow::Result;
 use rpm::{BuildConfig, CompressionType, FileOptions, PackageBuilder};

@@ -1,4 +1,4 @@
-//! What the command is made of, as CycloneDX 1.5: the crates of the agent and of the programs inside it.
+//! Software bill of materials in CycloneDX 1.5: the crates of the agent and of the BPF programs inside it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 
 use crate::about;
 
-/// The crates from whose dependencies the command is built.
+/// The root crates, whose dependencies are listed.
 const ROOTS: [(&str, &str); 2] = [
     ("../Cargo.toml", "ecn-user"),
     ("../ecn-ebpf/Cargo.toml", "ecn-ebpf"),
 ];
-/// The dependencies are the same on all architectures that are built for.
+/// Architecture for which dependencies are resolved; they are the same for all.
 const TARGET: &str = "x86_64-unknown-linux-musl";
 
 pub fn bom() -> Result<Vec<u8>> {
@@ -42,7 +42,7 @@ pub fn bom() -> Result<Vec<u8>> {
     Ok(serde_json::to_vec_pretty(&bom)?)
 }
 
-/// Adds a crate of a workspace and all that it is built from, build scripts and macros included.
+/// Adds a crate of a workspace and all its dependencies, including those of build scripts and macros.
 fn crates(
     manifest: &str,
     root: &str,
