@@ -60,7 +60,7 @@ struct Limited {
     rate_bytes_per_s: u64,
     /// The rate and the largest packet for which its queue is sized.
     leaf_rate: u64,
-    leaf_packet: u32,
+    largest_packet: u32,
     /// When it reached full rate, ns, and how many bytes it had sent by then.
     free_since: Option<(u64, u64)>,
     /// Its class is unused, and is removed at the next review.
@@ -221,16 +221,21 @@ impl Target {
         }
     }
 
-    /// Keeps super-packets short: their maximum follows the total rate of the limited flows.
+    /// Keeps TCP's super-packets short: their maximum follows the total rate of the limited flows. UDP's are not made
+    /// shorter by it, but segmented behind HTB, and would arrive as bursts, so they set a minimum.
     fn limit_super_packets(&mut self) {
         let Some(before) = self.segments_before else {
             return;
         };
-        let rates = self.limited.values().map(|flow| flow.rate_bytes_per_s);
-        let most = if self.limited.is_empty() {
-            before
+        let may_be_tcp = |flow: &Limited| flow.key.protocol != protocol::UDP;
+        let most = if self.limited.values().any(may_be_tcp) {
+            let rates = self.limited.values().map(|flow| flow.rate_bytes_per_s);
+            let largest = self.limited.values().map(|flow| flow.largest_packet);
+            let of_udp = self.layout.segments_of(largest.max().unwrap_or(0));
+            let most = self.layout.super_packet_segments(rates.sum());
+            most.max(of_udp).min(before)
         } else {
-            self.layout.super_packet_segments(rates.sum()).min(before)
+            before
         };
         let now = self.segments.unwrap_or(before);
         // Small changes are not worth it: every connection would look up its route again.
@@ -247,6 +252,19 @@ impl Target {
         }
     }
 
+    /// Respects a maximum that a user has set at the device since. The kernel sends no notification of such a change.
+    fn follow_super_packets(&mut self) {
+        let Some(before) = self.segments_before.filter(|_| !self.limited.is_empty()) else {
+            return;
+        };
+        // If this fails, the device is gone.
+        if let Ok(Some(now)) = self.space.nl.gso_max_segs(self.layout.ifindex)
+            && now != self.segments.unwrap_or(before)
+        {
+            (self.segments_before, self.segments) = (Some(now), None);
+        }
+    }
+
     /// Adds the messages for a new rate to a batch: the class if it does not exist, its rate, its queue. Returns
     /// whether the limit is new, or was about to be removed.
     fn set(&mut self, maps: &Maps, batch: &mut ClassBatch, event: &abi::RateEvent) -> bool {
@@ -254,9 +272,8 @@ impl Target {
         let minor = class as u16;
         let by_class = self.enforcement == Enforcement::Htb;
         let largest = match self.limited.get(&class) {
-            Some(flow) => flow.leaf_packet,
-            None if by_class => maps.flow(&key).map_or(0, |flow| largest_packet(&flow, key)),
-            None => 0,
+            Some(flow) => flow.largest_packet,
+            None => maps.flow(&key).map_or(0, |flow| largest_packet(&flow, key)),
         };
         let segments = self.segments.unwrap_or(1);
         let leaf = self.layout.leaf_bytes(minor, rate, segments, largest);
@@ -280,7 +297,7 @@ impl Target {
             key,
             rate_bytes_per_s: rate,
             leaf_rate: rate,
-            leaf_packet: largest,
+            largest_packet: largest,
             free_since: None,
             closing: false,
         };
@@ -396,7 +413,7 @@ impl Target {
                     rate_bytes_per_s: rate,
                     leaf_rate: rate,
                     // Unknown until the first review.
-                    leaf_packet: 0,
+                    largest_packet: 0,
                     free_since: None,
                     closing: false,
                 };
@@ -499,9 +516,9 @@ impl Target {
             if over {
                 limited.closing = true;
                 let _ = maps.clear_in_force(class);
-            } else if by_class && !short && largest > limited.leaf_packet {
+            } else if by_class && !short && largest > limited.largest_packet {
                 // Otherwise packets longer than its queue would always be dropped.
-                limited.leaf_packet = largest;
+                limited.largest_packet = largest;
                 let segments = self.segments.unwrap_or(1);
                 let minor = class as u16;
                 let leaf = self
@@ -525,6 +542,7 @@ impl Target {
                 Some(_) => {}
             }
         }
+        self.follow_super_packets();
         self.limit_super_packets();
         Ok(review)
     }

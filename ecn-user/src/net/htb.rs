@@ -375,6 +375,15 @@ impl EndpointHtb {
         u32::try_from(packets.saturating_sub(1).max(1)).unwrap_or(u32::MAX)
     }
 
+    /// The maximum number of segments in a packet of this size, if those have at least half the length of a frame; 0 if
+    /// it is no super-packet.
+    pub fn segments_of(&self, packet_bytes: u32) -> u32 {
+        if packet_bytes <= self.frame_bytes {
+            return 0;
+        }
+        packet_bytes.saturating_mul(2) / self.frame_bytes.max(1)
+    }
+
     const TOP: u32 = classid(ENDPOINT_MAJOR, TOP_MINOR);
 
     /// Installs the layout, without flows, in place of the device's root qdisc.

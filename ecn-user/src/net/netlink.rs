@@ -335,6 +335,24 @@ impl Netlink {
         })
     }
 
+    /// The maximum segments of super-packets sent through a device; `None` if the kernel does not report it.
+    pub fn gso_max_segs(&self, index: u32) -> Result<Option<u32>> {
+        let get = Message::request(libc::RTM_GETLINK, 0)
+            .ifinfo(index, 0, 0)
+            .attr_u32(libc::IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+        let mut found = None;
+        self.exchange(
+            vec![get],
+            |_| format!("find interface {index}"),
+            |kind, payload| {
+                if kind == libc::RTM_NEWLINK {
+                    found = parse_link(payload).and_then(|link| link.gso_max_segs);
+                }
+            },
+        )?;
+        Ok(found)
+    }
+
     /// Limits the segments of super-packets sent through a device. Connected sockets keep the limit from their last
     /// route lookup. They repeat the lookup when the device reports a change, which it does when an alias is set, even
     /// to its current value.
