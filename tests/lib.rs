@@ -64,7 +64,7 @@ const TOO_SLOW: &str = "twenty senders are slower than their links when emulated
 const OWN_QUEUES: [&str; 8] = [
     "attach::nothing_is_attached",
     "chaos::",
-    "counters::drops_are_the_kernels",
+    "counters::drops_match_the_kernels",
     "_on_arrival",
     "_at_departure",
     "rig::",

@@ -86,7 +86,7 @@ fn clsact_of_others_stays() {
 }
 
 #[test]
-fn what_a_killed_agent_leaves_on_clsact_is_cleaned() {
+fn clsact_filters_of_a_killed_agent_are_cleaned() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     let lab = Lab::new(1);
@@ -107,7 +107,7 @@ fn what_a_killed_agent_leaves_on_clsact_is_cleaned() {
 }
 
 #[test]
-fn tcx_where_there_is_tcx() {
+fn tcx_is_used_where_available() {
     kernel_test!();
     let lab = Lab::new(1);
     let datapath = Datapath::open(&pin(), SIZES).expect("load");
@@ -123,7 +123,7 @@ fn tcx_where_there_is_tcx() {
 
 /// Ours have no opinion: programs behind them on the hook run, and filters on clsact.
 #[test]
-fn what_is_behind_ours_runs_too() {
+fn programs_behind_ours_run_too() {
     const SENT: u64 = 100;
     kernel_test!();
     let lab = Lab::new(2);
@@ -155,7 +155,7 @@ fn what_is_behind_ours_runs_too() {
     let attached: Vec<_> = attached.collect();
     if attached[0].hook() != AttachedBy::Tcx {
         return skipped(
-            "attach::what_is_behind_ours_runs_too",
+            "attach::programs_behind_ours_run_too",
             Skip::Kernel,
             "this kernel has no tcx",
         );
@@ -180,7 +180,7 @@ fn links(program: &str) -> usize {
 /// An agent costs a bridge nothing where nothing can wait: programs come with a port's queue and with a flow's limit, and
 /// go with them.
 #[test]
-fn nothing_is_attached_where_nothing_waits() {
+fn nothing_is_attached_without_a_queue_or_limit() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     let lab = Lab::new(2);

@@ -138,7 +138,7 @@ fn a_small_send_buffer_waits() {
 
 /// Short flows have one rate together. A flow that goes on leaves it, also if its receiver never echoes.
 #[test]
-fn who_never_echoes_is_not_held_with_short_flows() {
+fn a_long_flow_without_echoes_is_not_limited_with_short_flows() {
     kernel_test!();
     let lab = Lab::new(3);
     lab.limit(1, MBIT, 100);

@@ -157,7 +157,7 @@ fn tcp_is_slowed() {
 
 /// A flow that nothing marks any more comes back to its link's rate, though it hears of nothing.
 #[test]
-fn what_is_not_marked_grows_again() {
+fn an_unmarked_flow_recovers() {
     kernel_test!();
     let lab = Lab::new(2);
     let running = marked(&lab);
@@ -185,7 +185,7 @@ fn what_is_not_marked_grows_again() {
 
 /// A port sends so many messages, and each stands for all marks since the one before.
 #[test]
-fn few_messages_say_all_marks() {
+fn rate_limited_messages_report_all_marks() {
     kernel_test!();
     let lab = Lab::new(2);
     lab.limit(1, link() / 5, 5000);
@@ -487,7 +487,7 @@ fn forged_qcn_feedback_slows_no_flow() {
 
 /// A source that waits for echoes takes no message, however right it is.
 #[test]
-fn a_source_with_echoes_takes_no_message() {
+fn a_source_with_echoes_refuses_messages() {
     kernel_test!();
     let lab = Lab::new(3);
     let config = running::config(&lab, Marking::None);
@@ -506,7 +506,7 @@ fn a_source_with_echoes_takes_no_message() {
 
 /// The tag of a port's own messages is right, and the hosts' programs agree on it.
 #[test]
-fn signed_messages_are_heard() {
+fn signed_messages_are_accepted() {
     kernel_test!();
     let lab = Lab::new(2);
     lab.limit(1, link() / 5, 5000);

@@ -95,7 +95,7 @@ fn streams(lab: &Lab) -> [Stream; 2] {
 
 /// All that is printed with `-j` has the keys of its schema, and no other.
 #[test]
-fn json_is_that_of_the_schemas() {
+fn json_matches_the_schemas() {
     kernel_test!();
     let mut session = Session::new(ecn_or_skip!());
     of_an_agent(&mut session);
@@ -212,7 +212,7 @@ fn of_a_rig(session: &mut Session) {
 
 /// Rates that a flow cannot have, and what is there already or not.
 #[test]
-fn refusals_have_the_code_of_their_cause() {
+fn exit_codes_match_the_cause() {
     const ABSENT: &str = "10.9.9.9:1>10.9.9.8:2/udp";
     kernel_test!();
     let session = Session::new(ecn_or_skip!());

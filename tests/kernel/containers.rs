@@ -225,7 +225,7 @@ fn running_endpoints(running: &Running) -> usize {
 }
 
 #[test]
-fn patterns_take_up_what_matches_and_what_is_not_there_is_waited_for() {
+fn patterns_and_names_match_devices_that_appear_later() {
     kernel_test!();
     let lab = Lab::new(0);
     let mut config = lab_config(&lab, Marking::InputOutput);
@@ -259,7 +259,7 @@ fn patterns_take_up_what_matches_and_what_is_not_there_is_waited_for() {
 }
 
 #[test]
-fn a_new_configuration_is_taken_whole_or_not_at_all() {
+fn a_new_configuration_is_applied_whole_or_not_at_all() {
     kernel_test!();
     let lab = Lab::new(2);
     let one = lab_config(&lab, Marking::InputOutput);

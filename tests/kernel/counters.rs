@@ -88,7 +88,7 @@ fn frames_that_are_not_counted() {
 
 /// A queue that overflows: what the kernel dropped, what we saw of it, and both against arrivals.
 #[test]
-fn drops_are_the_kernels() {
+fn drops_match_the_kernels() {
     kernel_test!();
     let lab = Lab::new(2);
     let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
@@ -139,7 +139,7 @@ fn super_packets_count_their_segments() {
 
 /// Two tags: one in metadata, one in the frame.
 #[test]
-fn tagged_packets_leave_as_they_came() {
+fn tagged_packets_leave_unchanged() {
     kernel_test!();
     let lab = Lab::new(2);
     let running = Running::start(running::config(&lab, Marking::None), Options::default());
@@ -158,7 +158,7 @@ fn tagged_packets_leave_as_they_came() {
 /// Where a port has no queue, nothing waits: super-packets are not counted, and not marked. As soon as it has one they
 /// are, and again not when that goes.
 #[test]
-fn ports_without_a_queue_are_passed_by() {
+fn ports_without_a_queue_are_not_counted() {
     const LINK: u64 = 12_500_000;
     const SEGMENTS: usize = 20;
     const SENDS: u64 = 50;

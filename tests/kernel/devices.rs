@@ -10,7 +10,7 @@ use ecn_tests::{frames::Ip, kernel_test, lab::Lab, running::pin};
 use ecn_user::datapath::{Datapath, Sizes, TestPacket};
 
 #[test]
-fn devices_that_share_a_place() {
+fn devices_that_share_an_entry() {
     kernel_test!();
     let lab = Lab::new(0);
     let link = lab.nl.add_bridge("port").expect("a device");

@@ -351,7 +351,7 @@ fn coalesced() {
 /// Frames that a bridge floods reach hosts that they are not for: an echo from there would teach the
 /// bridge a wrong place for the receiver.
 #[test]
-fn a_bystander_answers_nothing() {
+fn a_bystander_sends_no_echo() {
     kernel_test!();
     const N: u64 = 100;
     let lab = Lab::new(2);

@@ -172,7 +172,7 @@ fn lies(last: Echo) -> [(&'static str, Count, Echo); 7] {
 }
 
 #[test]
-fn doubled_and_forged_echoes_change_nothing() {
+fn duplicate_and_forged_echoes_change_nothing() {
     kernel_test!();
     let lab = Lab::new(2);
     let running = start(&lab);

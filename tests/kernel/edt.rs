@@ -216,7 +216,7 @@ fn tcp() {
 
 /// A sender that does not wait is cut off by us, before fq and uncharged: its rate stays the same.
 #[test]
-fn what_is_too_much_is_dropped_before_fq() {
+fn excess_is_dropped_before_fq() {
     kernel_test!();
     let lab = Lab::new(2);
     needs_fq!(&lab);
@@ -231,7 +231,7 @@ fn what_is_too_much_is_dropped_before_fq() {
 /// Receive times are of another clock, decades ahead. Where a program requests them (ping does), fq must not drop packets
 /// that are forwarded or echoed with one.
 #[test]
-fn receive_times_are_no_departure_times() {
+fn receive_timestamps_are_not_departure_times() {
     kernel_test!();
     let lab = Lab::new(2);
     needs_fq!(&lab);
@@ -272,7 +272,7 @@ fn receive_times_are_no_departure_times() {
 
 /// The root qdisc is deleted, replaced, and given back while traffic runs.
 #[test]
-fn a_changed_root_is_noticed() {
+fn a_changed_root_qdisc_is_noticed() {
     kernel_test!();
     let lab = Lab::new(2);
     if !tc(&lab, "qdisc show") {

@@ -239,7 +239,7 @@ fn an_unread_log_blocks_nothing() {
 }
 
 #[test]
-fn commands_whose_output_is_not_taken() {
+fn commands_with_closed_or_full_output() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     let (lab, folder) = (Lab::new(2), Folder::new());

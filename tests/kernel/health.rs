@@ -153,7 +153,7 @@ fn flows_at_their_lowest_rate() {
 
 /// Data arrives, and its echoes do not: they go to the Ethernet address that the data came from, here a false one.
 #[test]
-fn echoes_that_do_not_get_back() {
+fn echoes_that_do_not_reach_the_source() {
     kernel_test!();
     let lab = Lab::new(2);
     let config = running::config(&lab, Marking::InputOutput);

@@ -26,7 +26,7 @@ fn open() -> Datapath {
 
 /// What others have pinned beside ours outlives us; what agents before us have left does not.
 #[test]
-fn of_others_stay() {
+fn pins_of_others_stay() {
     kernel_test!();
     drop(open());
     assert!(!pin().exists(), "nothing is there, so nothing stays");
@@ -59,7 +59,7 @@ fn files_are_not_touched() {
 
 /// A pin says nothing of what it holds: sizes, kind and ABI are compared.
 #[test]
-fn of_another_layout_are_refused() {
+fn pins_of_another_layout_are_refused() {
     kernel_test!();
     let maps = pin_dir(&pin()).join("maps");
     let datapath = open();

@@ -126,7 +126,7 @@ fn a_flow_that_uses_the_link_keeps_its_class() {
 
 /// Given back, the flow follows its response again, here: the whole link.
 #[test]
-fn given_back() {
+fn a_removed_pin_restores_the_response() {
     kernel_test!();
     let lab = Lab::new(2);
     let mut running = start(&lab);
@@ -151,7 +151,7 @@ fn device(lab: &Lab) -> (String, usize, Option<u32>) {
 /// Nothing is done to flows that nobody marks: they have no class and no queue, and the device is as it was. The first
 /// that is limited changes that, for itself, and afterwards all is as before.
 #[test]
-fn unmarked_flows_pass_by() {
+fn unmarked_flows_are_not_limited() {
     kernel_test!();
     const PACKETS: u64 = 60;
     let lab = Lab::with_super_packets(2);

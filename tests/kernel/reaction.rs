@@ -555,7 +555,7 @@ fn random_notifications() {
 
 /// A flow that hears nothing any more doubles its rate each second.
 #[test]
-fn a_silent_port() {
+fn a_flow_without_notifications_recovers() {
     kernel_test!();
     let heard = |feedback| {
         Step::Heard(Heard {

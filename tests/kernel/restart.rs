@@ -389,7 +389,7 @@ fn after_a_kill_limits_lapse_and_the_next_agent_continues() {
 
 /// Nothing of an agent is there any more after `ecn clean`; until then, commands say that none runs.
 #[test]
-fn what_was_kept_is_cleaned() {
+fn kept_programs_are_cleaned() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     let site = Site::new();
@@ -427,7 +427,7 @@ fn what_was_kept_is_cleaned() {
 
 /// Maps that do not fit, or a start that is to keep nothing: what is there is removed, and the log says why.
 #[test]
-fn what_cannot_be_taken_over_is_started_anew() {
+fn state_that_cannot_be_taken_over_is_replaced() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     let site = Site::new();
@@ -487,7 +487,7 @@ fn what_cannot_be_taken_over_is_started_anew() {
 /// An endpoint that the configuration does not name any more is as it was before, and a port that has gone has left its
 /// slot.
 #[test]
-fn what_is_not_wanted_any_more_is_detached() {
+fn unconfigured_devices_are_detached() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     let site = Site::new();

@@ -132,7 +132,7 @@ impl Drop for Manager {
 }
 
 #[test]
-fn the_unit_marks_and_says_how_it_is() {
+fn the_unit_marks_and_notifies_systemd() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     let (lab, manager) = (Lab::new(3), Manager::new());
@@ -174,7 +174,7 @@ fn the_unit_marks_and_says_how_it_is() {
 
 /// What the unit's comments say of its capabilities.
 #[test]
-fn each_capability_has_its_use() {
+fn each_capability_is_needed() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     let (lab, manager) = (Lab::new(1), Manager::new());

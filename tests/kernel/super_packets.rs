@@ -198,7 +198,7 @@ fn tcp_counters_agree() {
 
 /// A guest's network card says how long a segment is, and not how many there are.
 #[test]
-fn segments_that_the_kernel_has_not_counted() {
+fn super_packets_without_a_segment_count() {
     const SENDS: u64 = 100;
     const SEGMENTS: u64 = 11;
     const SIZE: usize = 1000;

@@ -188,7 +188,7 @@ fn tcp_of_machines_is_controlled_at_their_ports() {
 /// A frame whose receiver the bridge does not know is sent to all: who is not the receiver must not answer for it, or the
 /// bridge would look for the receiver there.
 #[test]
-fn machines_do_not_answer_for_others() {
+fn machines_do_not_echo_for_others() {
     kernel_test!();
     if !has_tcx() {
         return skipped(ecn_tests::name_of(|| {}), Skip::Kernel, NO_TCX);
@@ -224,7 +224,7 @@ fn machines_do_not_answer_for_others() {
 
 /// A machine that sends from 20,000 addresses cannot make others unknown, not even those that only receive.
 #[test]
-fn spoofed_addresses_make_no_machine_unknown() {
+fn spoofed_addresses_evict_no_machine() {
     const ADDRESSES: u32 = 20_000;
     kernel_test!();
     if !has_tcx() {

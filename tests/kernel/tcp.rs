@@ -422,7 +422,7 @@ fn negotiated() {
 
 /// Under "control" there is no such connection.
 #[test]
-fn kept_from_negotiating() {
+fn negotiation_is_prevented() {
     kernel_test!();
     let lab = Lab::new(2);
     ask_for_ecn(&lab);
@@ -434,7 +434,7 @@ fn kept_from_negotiating() {
 
 /// Connections from before the agent are classified by their behaviour.
 #[test]
-fn older_than_the_agent() {
+fn connections_older_than_the_agent() {
     kernel_test!();
     for ecn in [false, true] {
         let lab = Lab::new(2);
@@ -515,7 +515,7 @@ fn exchange(lab: &Lab, running: &Running, back: usize) {
 }
 
 /// The reverse path's data waits for its own rate limit, and ACKs overtake it. That none of it has flags is what
-/// `put_together` sees: a fault there is often within what [`same_count`] allows.
+/// `merged_by_gro` sees: a fault there is often within what [`same_count`] allows.
 #[test]
 fn both_ways() {
     kernel_test!();
@@ -534,7 +534,7 @@ fn both_ways() {
 /// Data says nothing: where nearly all ACKs come with data, echoes do; and the source's device can put data
 /// together (GRO).
 #[test]
-fn put_together() {
+fn merged_by_gro() {
     kernel_test!();
     let lab = Lab::new(2);
     let ethtool = Ethtool::open(&lab.hosts[0].ns).expect("ethtool");

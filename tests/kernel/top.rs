@@ -162,7 +162,7 @@ fn on_a_screen(busy: &Busy, (columns, height): (u16, u16)) {
 }
 
 #[test]
-fn a_screen_that_cannot_be_drawn_over_gets_lines() {
+fn a_dumb_terminal_gets_lines() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     tmux_or_skip!();

@@ -87,7 +87,7 @@ fn near(rig: &Shares, twin: &Shares, near: f64) -> bool {
 }
 
 #[test]
-fn shares_are_the_rigs() {
+fn shares_match_the_rig() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     let _alone = alone();
@@ -135,7 +135,7 @@ fn shares_are_the_rigs() {
             if !near(&rig, &twin, most) {
                 if slowest > disturbed {
                     skipped(
-                        "twin::shares_are_the_rigs",
+                        "twin::shares_match_the_rig",
                         Skip::Disturbed,
                         &format!("the machine was disturbed in each run of {case}"),
                     );

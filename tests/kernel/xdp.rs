@@ -64,7 +64,7 @@ fn echoed(lab: &Lab, running: &Running) {
 }
 
 #[test]
-fn echoes_are_taken() {
+fn echoes_are_consumed() {
     kernel_test!();
     let lab = Lab::with_super_packets(2);
     assert!(tso(&lab), "no TSO to lose");
@@ -120,7 +120,7 @@ fn auto_is_tc_on_veth() {
 
 /// A bridge device has no driver that could take it: asked for, that is an error; else tc is used.
 #[test]
-fn a_device_without() {
+fn a_device_without_driver_xdp() {
     kernel_test!();
     let lab = Lab::new(1);
     let mut config = running::config(&lab, Marking::None);
