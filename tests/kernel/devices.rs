@@ -1,5 +1,4 @@
-//! Which device a packet is at: programs look in `ECN_NEAR` first, where each device shares its place with
-//! others.
+//! How programs find a packet's device: they first look in `ECN_NEAR`, where devices share entries.
 
 use ecn_core::{
     abi::{self, Device, DeviceKey, name},
@@ -57,7 +56,7 @@ fn share(ifindex: u32) {
         ifindex,
         ..TestPacket::default()
     };
-    // Which devices are there, by their slots; each change is of one.
+    // Which devices exist, by their slots; consecutive steps differ in one device.
     let steps = [
         [0, 0, 0],
         [1, 0, 0],
