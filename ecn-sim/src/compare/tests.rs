@@ -258,7 +258,7 @@ fn a_slow_scheme_does_not_squeeze_the_others() {
 
 /// Seeds vary the paths and phases of flows listed in a file; every run and all of its flows count.
 #[test]
-fn flows_of_a_file_are_run_anew_with_each_seed() {
+fn flows_of_a_file_are_rerun_with_each_seed() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("flows.csv");
     let mut text = "start_ns,from,to,bytes\n".to_owned();

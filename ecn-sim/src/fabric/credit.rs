@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_told_may_be_sent_and_no_more() {
+    fn only_advertised_credits_can_be_used() {
         // Ten blocks, packets of up to three blocks.
         let (mut sender, mut receiver) = (
             Credits::new(1, 640, 190, 1_000),
@@ -171,7 +171,7 @@ mod tests {
 
     /// At most one message per period, and not all ports at the same time.
     #[test]
-    fn ports_tell_once_a_period_each_at_a_time_of_its_own() {
+    fn ports_advertise_once_a_period_at_staggered_times() {
         const PERIOD: Time = 1_000;
         let mut credits = Credits::new(8, 640, 190, PERIOD);
         let mut phases: Vec<Time> = Vec::new();

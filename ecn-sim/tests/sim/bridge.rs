@@ -292,7 +292,7 @@ fn short_flows_end() {
 
 /// 5 Mbit/s of voice beside greedy hosts; measured were .9 ms for 99 % beside 10 flows, 1.2 ms beside 40, and none lost.
 #[test]
-fn voice_is_heard_beside_greedy_hosts() {
+fn voice_delays_are_short_beside_greedy_hosts() {
     for flows in ["flows=1", "flows=4"] {
         let w = window(&[flows, "voice=6050kbit"]);
         let (_, of_voice) = class(&w, "voice");

@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_guest_did_not_come_to_is_run_in_another() {
+    fn tests_not_reached_by_a_dead_guest_are_rerun() {
         let wanted = |exact| Wanted {
             series: Vec::new(),
             gone: Gone::Newest,

@@ -278,7 +278,7 @@ fn drops_of_what_cannot_be_marked() {
 
 /// A removed port, a slot that another port has taken, an agent that was stalled.
 #[test]
-fn counters_may_begin_anew() {
+fn counters_may_restart() {
     let mut run = Run::default();
     let mut port = Port::new();
     let drops = |p: &mut Port| p.second(20_000, 20_000, 12_000, 100);

@@ -157,7 +157,7 @@ fn json_has_null_for_what_was_not_measured() {
 
 /// Counters that restart, as with a new agent, give no rates.
 #[test]
-fn counters_may_begin_anew() {
+fn counters_may_restart() {
     let (mut meter, start) = (Meter::default(), Instant::now());
     meter.measure(vec![port("a", 1, 500, 5)], vec![flow(1, 50)], start);
     let later = start + Duration::from_secs(1);
