@@ -242,10 +242,10 @@ fn a_slow_scheme_does_not_squeeze_the_others() {
     assert!(!before.svg.contains("goes on") && !before.caption.contains("goes on"));
     let last = found.schemes[1].series[0].points.last_mut().unwrap();
     last.0 *= 10.0;
-    let said = format!("dcqcn goes on to {:.1} ms", last.0);
+    let note = format!("dcqcn goes on to {:.1} ms", last.0);
     let after = goodput(&found);
-    assert!(after.svg.contains(&said), "{said}");
-    assert!(after.caption.ends_with(&said), "{}", after.caption);
+    assert!(after.svg.contains(&note), "{note}");
+    assert!(after.caption.ends_with(&note), "{}", after.caption);
     // The other scheme's line, which is drawn before its label, keeps its length.
     let of_none = |svg: &str| {
         let mut lines = svg.lines();

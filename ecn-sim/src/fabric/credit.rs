@@ -176,19 +176,19 @@ mod tests {
         let mut credits = Credits::new(8, 640, 190, PERIOD);
         let mut phases: Vec<Time> = Vec::new();
         for port in 0..8 {
-            let mut told = Vec::new();
+            let mut sent = Vec::new();
             let mut now = 10 * PERIOD;
             for _ in 0..5 {
                 assert!(credits.take(port, 64, false));
                 let due = credits.due(port, now);
-                let due = due.expect("something new to tell");
+                let due = due.expect("a new advertisement");
                 assert!((now + 1..=now + PERIOD).contains(&due), "{now} {due}");
-                told.push(due);
+                sent.push(due);
                 credits.advertise(port);
                 now = due;
             }
-            assert!(told.windows(2).all(|two| two[1] - two[0] == PERIOD));
-            phases.push(told[0] % PERIOD);
+            assert!(sent.windows(2).all(|two| two[1] - two[0] == PERIOD));
+            phases.push(sent[0] % PERIOD);
         }
         phases.sort_unstable();
         phases.dedup();
@@ -201,7 +201,7 @@ mod tests {
         let mut link = Credits::new(1, 640, 640, 1_000);
         link.links[0].sent = u32::MAX - 4;
         link.links[0].received = u32::MAX - 4;
-        let told = link.advertise(0);
-        assert!(link.on_update(0, told) && !link.send(0, 640));
+        let advertised = link.advertise(0);
+        assert!(link.on_update(0, advertised) && !link.send(0, 640));
     }
 }
