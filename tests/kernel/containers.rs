@@ -147,8 +147,8 @@ fn a_removed_namespace_is_dropped_and_a_new_one_is_adopted() {
     let turn = |slowest: &mut [Duration; 2]| {
         let begun = Instant::now();
         container.remove();
-        let removed = eventually(SOON, || !container.has_port());
-        assert!(removed, "its port is still there: {}", log());
+        let is_removed = eventually(SOON, || !container.has_port());
+        assert!(is_removed, "its port is still there: {}", log());
         let removed = Instant::now();
         // The same name must refer to the new namespace.
         assert!(eventually(SOON, || !taken_up()), "{}", log());
