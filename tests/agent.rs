@@ -1,4 +1,4 @@
-//! `ecn run` as a process of its own.
+//! `ecn run` as a separate process.
 
 use std::{
     fs,
@@ -11,17 +11,17 @@ use nix::sys::signal::Signal;
 
 use crate::{eventually, process::Process, running::pin, s};
 
-/// A running agent with the files of a test; it ends when dropped.
+/// A running agent with a test's files; stopped when dropped.
 pub struct Agent {
     process: Process,
-    /// Where its files are.
+    /// Directory of its files.
     pub folder: PathBuf,
-    /// Its configuration.
+    /// Its configuration file.
     pub config: PathBuf,
 }
 
 impl Agent {
-    /// Starts it and waits until it runs.
+    /// Starts the agent and waits until it runs.
     #[track_caller]
     pub fn start(ecn: &Path, config: &Config) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -45,12 +45,12 @@ impl Agent {
         agent
     }
 
-    /// What it logged.
+    /// The agent's log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.join("agent.err")).unwrap_or_default()
     }
 
-    /// Lets it end.
+    /// Stops it with SIGTERM; it must exit with code 0.
     #[track_caller]
     pub fn stop(&mut self) {
         self.process.signal(Signal::SIGTERM);

@@ -19,13 +19,13 @@ pub fn ethernet(dst: [u8; 6], src: [u8; 6], ethertype: u16, payload: &[u8]) -> V
     [&dst[..], &src, &ethertype.to_be_bytes(), payload].concat()
 }
 
-/// IEEE 802.3 with a length, and an LLC header: spanning tree, for one.
+/// IEEE 802.3 with a length and an LLC header, such as spanning tree.
 pub fn llc(dst: [u8; 6], src: [u8; 6], payload: &[u8]) -> Vec<u8> {
     let body = [&[0x42, 0x42, 0x03], payload].concat();
     ethernet(dst, src, body.len() as u16, &body)
 }
 
-/// Puts a tag behind the addresses.
+/// Inserts a VLAN tag after the addresses.
 pub fn tagged(frame: &[u8], ethertype: u16, tci: u16) -> Vec<u8> {
     let tag = [ethertype.to_be_bytes(), tci.to_be_bytes()].concat();
     [&frame[..12], &tag, &frame[12..]].concat()
@@ -39,7 +39,7 @@ pub struct Ip {
     src_mac: [u8; 6],
     dst_mac: [u8; 6],
     ecn: u8,
-    /// `None`: 64, and 255 with IPv6.
+    /// `None`: 64 (IPv4) or 255 (IPv6).
     ttl: Option<u8>,
     more_fragments: bool,
     fragment_offset: u16,
@@ -60,7 +60,7 @@ impl Ip {
         }
     }
 
-    /// ECT(0), between two addresses that no host has.
+    /// ECT(0), between two addresses that belong to no host.
     pub fn of(src: impl Into<IpAddr>, dst: impl Into<IpAddr>) -> Self {
         Self {
             src: src.into(),
@@ -199,7 +199,7 @@ pub fn ecn_of(frame: &[u8]) -> Option<u8> {
     }
 }
 
-/// The echo in a frame, if it is one: IPv4 or IPv6 without options.
+/// The echo in a frame, if it contains one: IPv4 or IPv6 without options.
 pub fn echo_of(frame: &[u8]) -> Option<Echo> {
     let (protocol, at) = match u16::from_be_bytes([*frame.get(12)?, *frame.get(13)?]) {
         packet::ETHERTYPE_IPV4 => (*frame.get(23)?, 34),

@@ -1,4 +1,4 @@
-//! One bridge in a namespace of its own, and hosts around it.
+//! A bridge in its own namespace, and hosts around it.
 
 use std::{
     cell::RefCell,
@@ -16,24 +16,24 @@ use ecn_user::net::{NetNs, Netlink, Qdisc, ROOT, VethEnd, ethtool::Ethtool, htb}
 pub const BRIDGE: &str = "br0";
 /// A host's device.
 pub const DEVICE: &str = "eth0";
-/// Largest packet of all devices.
+/// MTU of all devices.
 pub const MTU: u32 = 1500;
-/// The frame of such a packet.
+/// Frame length at that MTU.
 pub const FRAME: u32 = MTU + 14;
-/// What fits into the queue of a port without a limit.
+/// Queue length of a port without a limit.
 const PORT_PACKETS: u32 = 1000;
 
-/// Bridge and hosts; gone when dropped.
+/// Bridge and hosts; removed when dropped.
 pub struct Lab {
     /// Namespace of the bridge.
     pub switch: NetNs,
     /// Netlink there.
     pub nl: Netlink,
-    /// Number of the bridge.
+    /// Device index of the bridge.
     pub bridge: u32,
     /// The hosts.
     pub hosts: Vec<Host>,
-    /// Rates of the ports whose queues are limited, bytes per second.
+    /// Rates of ports with limited queues, bytes per second.
     pub limits: RefCell<BTreeMap<String, u64>>,
     super_packets: bool,
 }
@@ -44,31 +44,31 @@ pub struct Host {
     pub ns: NetNs,
     /// Netlink there.
     pub nl: Netlink,
-    /// Number of [`DEVICE`] there.
+    /// Device index of [`DEVICE`].
     pub ifindex: u32,
     /// Its Ethernet address.
     pub mac: [u8; 6],
-    /// Its address.
+    /// IPv4 address.
     pub v4: Ipv4Addr,
-    /// Its other address.
+    /// IPv6 address.
     pub v6: Ipv6Addr,
-    /// The bridge's port that it is at.
+    /// Bridge port that it is connected to.
     pub port: String,
-    /// Number of that port.
+    /// Device index of that port.
     pub port_index: u32,
 }
 
 impl Host {
-    /// Its address of a family.
+    /// Its address of this family.
     pub fn address(&self, ipv6: bool) -> IpAddr {
         if ipv6 { self.v6.into() } else { self.v4.into() }
     }
 }
 
-/// Lets the kernel say nothing of its own there.
+/// Disables IPv6 there, so that the kernel sends nothing by itself.
 fn quiet(ns: &NetNs, device: &str) {
     let path = format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6");
-    // Not there: no IPv6, and as quiet.
+    // Fails without IPv6, where the kernel is quiet anyway.
     let _ = ns.run(|| std::fs::write(path, "1"));
 }
 
@@ -82,12 +82,12 @@ fn add_queue(nl: &Netlink, port: u32) {
 }
 
 impl Lab {
-    /// So many hosts; every packet on its own (no offloads).
+    /// A lab with this number of hosts; every packet is a frame of its own (no offloads).
     pub fn new(hosts: usize) -> Self {
         Self::with(hosts, false)
     }
 
-    /// With super-packets, as devices have them by default.
+    /// With super-packets (GSO, GRO), the default of devices.
     pub fn with_super_packets(hosts: usize) -> Self {
         Self::with(hosts, true)
     }
@@ -128,7 +128,7 @@ impl Lab {
         lab
     }
 
-    /// Makes the wire between a host and the bridge; also again after [`Lab::unplug`].
+    /// Connects a host to the bridge; also again after [`Lab::unplug`].
     pub fn plug_in(&mut self, number: usize) {
         let gso_max_segs = (!self.super_packets).then_some(1);
         let host = &self.hosts[number];
@@ -148,7 +148,7 @@ impl Lab {
         self.connect(number);
     }
 
-    /// As [`Lab::plug_in`], with a port of this name and number. False: there is no `ip` to do it.
+    /// As [`Lab::plug_in`], with this port name and device index. False if `ip` is not installed.
     pub fn plug_in_as(&mut self, number: usize, port: &str, index: u32) -> bool {
         let host = &mut self.hosts[number];
         host.port = port.to_owned();
@@ -158,7 +158,7 @@ impl Lab {
             "link add name {port} index {index} type veth \
              peer name {DEVICE} address {mac} netns {host}"
         );
-        // Not `ip -n`: that remounts /sys, which a chroot does not let it.
+        // Not `ip -n`: it remounts /sys, which fails in a chroot.
         let ip = || Command::new("ip").args(words.split_whitespace()).status();
         match self.switch.run(ip) {
             Ok(status) => assert!(status.success(), "ip {words}"),
@@ -168,8 +168,8 @@ impl Lab {
         true
     }
 
-    /// As [`Lab::plug_in`], for a host that is a virtual machine: at its port is a tap, and this is the process that runs the
-    /// machine, which carries frames from the tap to the machine's own device and back.
+    /// As [`Lab::plug_in`], for a virtual machine: its port is a tap. The returned thread plays the hypervisor and carries
+    /// frames between the tap and the machine's device.
     pub fn plug_in_machine(&mut self, number: usize) -> Repeated {
         let host = &self.hosts[number];
         let port = Tap::make(&self.switch, &host.port, None);
@@ -205,7 +205,7 @@ impl Lab {
         quiet(&self.switch, &host.port);
         self.nl.set_master(port.index, self.bridge).expect("a port");
         self.nl.set_up(port.index).expect("port up");
-        // By default a veth has none, and is passed by.
+        // A veth has no queue by default, and ports without one are not watched.
         add_queue(&self.nl, port.index);
         host.nl.set_up(host.ifindex).expect("host up");
         host.nl
@@ -222,12 +222,12 @@ impl Lab {
             .expect("bridge entry");
     }
 
-    /// Deletes the bridge; its ports stay, alone.
+    /// Deletes the bridge; its ports remain, without a master.
     pub fn delete_bridge(&self) {
         self.nl.delete_link(self.bridge).expect("delete the bridge");
     }
 
-    /// Makes it again, with all ports.
+    /// Creates it again, with all ports.
     pub fn make_bridge(&mut self) {
         self.bridge = self.nl.add_bridge(BRIDGE).expect("bridge").index;
         quiet(&self.switch, BRIDGE);
@@ -241,14 +241,14 @@ impl Lab {
         self.nl.add_fdb(&entries).expect("bridge entries");
     }
 
-    /// Deletes the wire.
+    /// Deletes the veth pair.
     pub fn unplug(&self, number: usize) {
         self.nl
             .delete_link(self.hosts[number].port_index)
             .expect("delete the port");
     }
 
-    /// Holds the port of a host to a rate, with a queue of so many packets.
+    /// Limits a host's port to a rate, with a queue of so many packets.
     pub fn limit(&self, number: usize, bytes_per_s: u64, queue_packets: u32) {
         let port = self.hosts[number].port_index;
         htb::install_port(&self.nl, port, bytes_per_s, FRAME, queue_packets).expect("HTB");
@@ -256,8 +256,8 @@ impl Lab {
         self.limits.borrow_mut().insert(port, bytes_per_s);
     }
 
-    /// Gives a host a link of a rate: with the HTB that limits its flows there from the start. Where it comes with the
-    /// first mark, some packets of that moment are lost.
+    /// Gives a host a link of this rate, with HTB from the start: if HTB is only installed at the first mark, some packets
+    /// of that moment are lost.
     pub fn link(&self, number: usize, bytes_per_s: u64) {
         let host = &self.hosts[number];
         let layout = htb::EndpointHtb {
@@ -268,26 +268,26 @@ impl Lab {
         layout.install_link(&host.nl, 1000).expect("HTB");
     }
 
-    /// Gives the port of a host, which has none, the queue back that it had.
+    /// Adds a port's queue again after [`Lab::no_queue`].
     pub fn queue(&self, number: usize) {
         add_queue(&self.nl, self.hosts[number].port_index);
     }
 
-    /// Takes the queue of the port of a host away: what the kernel gives a veth is none.
+    /// Removes a port's queue: it becomes `noqueue`, the kernel's default for veth.
     pub fn no_queue(&self, number: usize) {
         let port = self.hosts[number].port_index;
         self.nl.delete_root_qdisc(port).expect("no queue");
         assert_eq!(self.qdisc(number).kind, "noqueue");
     }
 
-    /// Sends nothing to the port of a host but what is for it: no multicast group's news.
+    /// Disables flooding to a host's port, such as unknown multicast.
     pub fn no_flood(&self, number: usize) {
         self.nl
             .set_no_flood(self.hosts[number].port_index)
             .expect("no flooding");
     }
 
-    /// The queue of the port of a host, its root.
+    /// Root qdisc of a host's port.
     pub fn qdisc(&self, number: usize) -> Qdisc {
         let port = self.hosts[number].port_index;
         let found = self.nl.root_qdisc(port).expect("qdiscs");

@@ -1,9 +1,9 @@
-//! What the tests on the real kernel share: a bridge with hosts in namespaces of their own, frames,
-//! raw sockets, the agent in this process, and the `ecn` command beside it.
+//! What the tests on the real kernel share: a bridge with hosts in namespaces, frames, raw sockets, the agent in this
+//! process, and the `ecn` command.
 //!
-//! Each test begins with [`kernel_test!`]. It gives the test private `/run` and `/sys/fs/bpf`, so
-//! that it meets neither the machine's own agent nor another rig, and so that nothing outlives the
-//! process, even one that is killed. Where the rights are missing the test is skipped, by name.
+//! Each test begins with [`kernel_test!`]. It gives the test private `/run` and `/sys/fs/bpf`, so that it conflicts neither
+//! with an agent on this machine nor with another rig, and leaves nothing behind, even if it is killed. Without the rights
+//! the test is skipped and named.
 
 pub mod agent;
 pub mod frames;
@@ -31,15 +31,15 @@ use nix::{
     unistd::geteuid,
 };
 
-/// One test of a process at a time, for `cargo test`: those that must be alone do not say so here but in `.config/nextest.toml`.
+/// Serializes the tests of a process, for `cargo test`; those that must run alone are listed in `.config/nextest.toml`.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// A test's turn; the next one begins when it is dropped.
+/// Lock that a running test holds.
 pub struct Turn {
     _turn: MutexGuard<'static, ()>,
 }
 
-/// Begins a test on the real kernel, or leaves it, saying why.
+/// Begins a test on the real kernel, or skips it with the reason.
 #[macro_export]
 macro_rules! kernel_test {
     () => {
@@ -49,22 +49,22 @@ macro_rules! kernel_test {
     };
 }
 
-/// The path of the function around a closure.
+/// Path of the function that contains a closure.
 pub fn name_of<T>(_: T) -> &'static str {
     let name = std::any::type_name::<T>();
     let name = name.trim_end_matches("::{{closure}}");
     name.split_once("::").map_or(name, |(_, name)| name)
 }
 
-/// Tests that an emulated kernel is too slow for.
+/// Tests for which an emulated kernel is too slow.
 const NOT_EMULATED: [(&str, &str); 2] = [("rig::", TOO_SLOW), ("twin::", TOO_SLOW)];
 const TOO_SLOW: &str = "twenty senders are slower than their links when emulated";
 
-/// Tests of ports' own queues. All others of a bridge do with virtual ones where there is nothing else.
+/// Tests of ports' own queues. On kernels that cannot watch them, all other tests use virtual queues.
 const OWN_QUEUES: [&str; 8] = [
     "attach::nothing_is_attached",
     "chaos::",
-    "counters::drops_are_the_kernels",
+    "counters::drops_match_the_kernels",
     "_on_arrival",
     "_at_departure",
     "rig::",
@@ -92,7 +92,7 @@ pub fn begin(name: &str) -> Option<Turn> {
     Some(Turn { _turn: turn })
 }
 
-/// Why nothing can be tested here.
+/// Why no test can run here.
 fn unfit() -> Option<&'static str> {
     if !geteuid().is_root() {
         Some("needs root")
@@ -105,12 +105,12 @@ fn unfit() -> Option<&'static str> {
     }
 }
 
-/// Whether this kernel is emulated, several times slower: rates that a test asks for have to be low then.
+/// Whether this kernel is emulated, several times slower: tests then use lower rates.
 pub fn emulated() -> bool {
     std::env::var_os("ECN_EMULATED").is_some()
 }
 
-/// Gives the calling thread, and those that it starts, `/run` and `/sys/fs/bpf` of their own.
+/// Gives the calling thread, and those that it starts, private `/run` and `/sys/fs/bpf`.
 fn isolate() {
     thread_local!(static DONE: Cell<bool> = const { Cell::new(false) });
     if DONE.replace(true) {
@@ -120,7 +120,7 @@ fn isolate() {
     unshare(CloneFlags::CLONE_NEWNS).expect("a mount namespace");
     sys::keep_mounts_private().expect("private mounts");
     for (kind, at) in [("tmpfs", "/run"), ("bpf", sys::BPFFS)] {
-        // Where there is no bpffs yet, the agent mounts one.
+        // Where no bpffs is mounted yet, the agent mounts one.
         let mounted = mount(Some(kind), at, Some(kind), MsFlags::empty(), none);
         assert!(
             mounted.is_ok() || kind == "bpf",
@@ -129,7 +129,7 @@ fn isolate() {
     }
 }
 
-/// Why a test is skipped, for `cargo xtask test`: a machine with all tools must run what is missing, not the others.
+/// Why a test is skipped. On a machine with all tools, `cargo xtask test` accepts only the first two.
 #[derive(Clone, Copy)]
 pub enum Skip {
     /// The kernel lacks a feature.
@@ -140,7 +140,7 @@ pub enum Skip {
     Missing,
 }
 
-/// Reports a skipped test; `cargo xtask test` reads the lines of the file `ECN_SKIPPED`.
+/// Reports a skipped test; `cargo xtask test` reads the file that `ECN_SKIPPED` names.
 pub fn skipped(name: &str, why: Skip, reason: &str) {
     // One line in both places.
     let line = format!("{name}: {}", reason.replace('\n', "; "));
@@ -156,16 +156,16 @@ pub fn skipped(name: &str, why: Skip, reason: &str) {
     }
 }
 
-/// Prints a line past the test harness, which hides what passing tests print.
+/// Prints a line past the test harness, which captures the output of passing tests.
 pub fn note(line: &str) {
-    // The harness has begun a line with the test's name.
+    // The harness has already printed the test's name without a newline.
     let _ = writeln!(std::io::stdout(), "\n{line}");
 }
 
-/// How much longer than a quiet machine one may take that others use too.
+/// Factor by which a shared machine may be slower than an idle one.
 const BUSY: u32 = 4;
 
-/// Waits until something holds; false if it never does. `patience` is for a quiet machine.
+/// Polls until a condition holds; false on timeout. `patience` is for an idle machine.
 pub fn eventually(patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let until = Instant::now() + patience * BUSY;
     loop {
@@ -179,7 +179,7 @@ pub fn eventually(patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// Seconds, for the many waits.
+/// Seconds, for timeouts.
 pub const fn s(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }

@@ -1,4 +1,4 @@
-//! The `ecn` command, as a process, and what it could leave behind.
+//! The `ecn` command as a process, and what it may leave behind.
 
 use std::{
     collections::BTreeSet,
@@ -25,7 +25,7 @@ use nix::{
 
 use crate::{eventually, s};
 
-/// The command: `ECN_BIN`, else beside the test.
+/// The command: `ECN_BIN`, else the one beside the test binary.
 pub fn ecn() -> Option<PathBuf> {
     let named = std::env::var_os("ECN_BIN").map(PathBuf::from);
     let beside = || {
@@ -40,7 +40,7 @@ pub fn ecn() -> Option<PathBuf> {
     named.or_else(beside).filter(|path| path.is_file())
 }
 
-/// Leaves the test where there is no command to test.
+/// Skips the test if there is no `ecn` command.
 #[macro_export]
 macro_rules! ecn_or_skip {
     () => {
@@ -55,7 +55,7 @@ macro_rules! ecn_or_skip {
     };
 }
 
-/// Runs the command to its end.
+/// Runs the command until it exits.
 pub fn run(ecn: &Path, words: &[&str]) -> Output {
     Command::new(ecn)
         .args(words)
@@ -72,11 +72,11 @@ pub fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Files of a test; gone when dropped.
+/// Temporary directory of a test; removed when dropped.
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// Makes it.
+    /// Creates it.
     #[expect(clippy::new_without_default, reason = "it makes a folder")]
     pub fn new() -> Self {
         let path = std::env::temp_dir().join(format!("ecn-t-{}", std::process::id()));
@@ -84,12 +84,12 @@ impl Folder {
         Self(path)
     }
 
-    /// A file in it.
+    /// Path of a file in it.
     pub fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    /// What the agent has logged.
+    /// The agent's log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.file("agent.err")).unwrap_or_default()
     }
@@ -121,11 +121,11 @@ impl Drop for Folder {
 
 /// Whether this process is the agent, and has started.
 pub fn is_running(pid: u32) -> bool {
-    // It says where its configuration is when all else is done.
+    // The agent writes the path of its configuration last.
     State::read().is_some_and(|state| state.pid == pid && state.config.is_some())
 }
 
-/// How many files there are below the BPF file system.
+/// Number of files below the BPF file system.
 pub fn pins() -> usize {
     let mut found = BTreeSet::new();
     files(Path::new(sys::BPFFS), &mut found);
@@ -136,13 +136,13 @@ pub fn pins() -> usize {
 pub struct Process(Child);
 
 impl Process {
-    /// Starts it; what it says goes to files.
-    pub fn start(ecn: &Path, words: &[&str], say: &Path) -> Self {
-        let file = |kind: &str| fs::File::create(say.with_extension(kind)).expect("a file");
+    /// Starts it; its output goes to files with this path and the extensions `out` and `err`.
+    pub fn start(ecn: &Path, words: &[&str], path: &Path) -> Self {
+        let file = |kind: &str| fs::File::create(path.with_extension(kind)).expect("a file");
         Self::start_to(ecn, words, file("out"), file("err"))
     }
 
-    /// Starts it; this is where it says something.
+    /// Starts it with this output.
     pub fn start_to(
         ecn: &Path,
         words: &[&str],
@@ -159,7 +159,7 @@ impl Process {
         Self(command.spawn().expect("start ecn"))
     }
 
-    /// What the kernel holds for it: programs, maps and links.
+    /// Its programs, maps and links in the kernel.
     pub fn objects(&self) -> Objects {
         let objects = Objects::of(self.0.id());
         for kind in ["program", "map", "link"] {
@@ -172,12 +172,12 @@ impl Process {
         objects
     }
 
-    /// What it holds now.
+    /// Its current resources.
     pub fn held(&self) -> Held {
         Held::by(self.0.id())
     }
 
-    /// Its number.
+    /// Its process ID.
     pub fn id(&self) -> u32 {
         self.0.id()
     }
@@ -187,7 +187,7 @@ impl Process {
         kill(Pid::from_raw(self.0.id() as i32), signal).expect("signal");
     }
 
-    /// The exit code, if it ends in time; `None` inside: by a signal.
+    /// The exit code, if it exits in time; the inner `None`: killed by a signal.
     pub fn ended(&mut self, patience: Duration) -> Option<Option<i32>> {
         let mut status = None;
         eventually(patience, || {
@@ -205,12 +205,12 @@ impl Drop for Process {
     }
 }
 
-/// What a process holds of what must not grow.
+/// Resources of a process that must not grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
-    /// Open descriptors.
+    /// Open file descriptors.
     pub files: usize,
-    /// Programs, maps and links of the kernel.
+    /// BPF programs, maps and links.
     pub objects: usize,
     /// Threads.
     pub threads: usize,
@@ -219,7 +219,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// By a running process.
+    /// Those of a running process.
     pub fn by(pid: u32) -> Self {
         let of = PathBuf::from(format!("/proc/{pid}"));
         let count = |folder: &str| fs::read_dir(of.join(folder)).expect("a process").count();
@@ -235,12 +235,12 @@ impl Held {
     }
 }
 
-/// What is on the machine, as far as an agent could leave something.
+/// State of the machine that an agent could change.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Snapshot(BTreeSet<String>);
 
 impl Snapshot {
-    /// Looks.
+    /// Takes a snapshot.
     pub fn take() -> Self {
         let mut found = BTreeSet::new();
         let own = NetNs::current().expect("own namespace");
@@ -268,7 +268,7 @@ impl Snapshot {
         Self(found)
     }
 
-    /// What this one has and the other has not.
+    /// What this snapshot has and the other does not.
     pub fn beyond(&self, other: &Self) -> Vec<String> {
         self.0.difference(&other.0).cloned().collect()
     }
@@ -283,21 +283,21 @@ fn files(folder: &Path, found: &mut BTreeSet<String>) {
     }
 }
 
-/// `BPF_MAP_TYPE_PROG_ARRAY` in a descriptor's text.
+/// `BPF_MAP_TYPE_PROG_ARRAY` in a descriptor's fdinfo.
 const PROGRAM_ARRAY: &str = "\nmap_type:\t3\n";
 
-/// What the kernel holds for a process: programs, maps, links, by kind and number.
+/// A process's programs, maps and links in the kernel, by kind and ID.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Objects(BTreeSet<(&'static str, u32)>);
 
 impl Objects {
-    /// By the process's descriptors: lists of all objects name other agents' too.
+    /// From the process's descriptors: lists of all objects also contain those of other agents.
     fn of(pid: u32) -> Self {
         let mut found = BTreeSet::new();
         let folder = format!("/proc/{pid}/fdinfo");
         for entry in fs::read_dir(folder).expect("descriptors").flatten() {
             let text = fs::read_to_string(entry.path()).unwrap_or_default();
-            // [`Objects::left`] opens every map for a moment. An array of programs that is opened and closed
+            // [`Objects::left`] opens every map for a moment. A program array that is opened and closed
             // while the kernel clears it keeps a reference for ever (`prog_array_map_clear`, Linux 6.18).
             if text.contains(PROGRAM_ARRAY) {
                 continue;
@@ -318,7 +318,7 @@ impl Objects {
         Self(found)
     }
 
-    /// Those that are still there.
+    /// Those that still exist.
     fn left(&self) -> Vec<(&'static str, u32)> {
         let programs = loaded_programs().flatten().map(|p| ("program", p.id()));
         let maps = loaded_maps().flatten().map(|m| ("map", m.id()));
@@ -329,7 +329,7 @@ impl Objects {
 
     /// Waits until all are removed, which the kernel does after a grace period.
     #[track_caller]
-    pub fn gone(&self) {
+    pub fn wait_removed(&self) {
         assert!(
             eventually(s(10), || self.left().is_empty()),
             "left: {:?}",

@@ -1,4 +1,4 @@
-//! The agent, in this process.
+//! The agent, run in this process.
 
 use std::{path::PathBuf, sync::OnceLock, time::Duration};
 
@@ -16,29 +16,29 @@ use crate::{
     lab::{BRIDGE, DEVICE, Lab},
 };
 
-/// Where tests pin.
+/// Pin path of the tests.
 pub fn pin() -> PathBuf {
     PathBuf::from(format!("/sys/fs/bpf/ecn-t-{}", std::process::id()))
 }
 
-/// Of virtual queues at ports without a limit: more than is ever sent.
+/// Rate of virtual queues at ports without a limit: higher than any test sends.
 const UNLIMITED: u64 = 1_250_000_000;
 
-/// Whether this kernel can count what leaves ports' own queues.
+/// Whether this kernel can count departures from ports' own queues.
 pub fn watches_queues() -> bool {
     static WATCHES: OnceLock<bool> = OnceLock::new();
     let sizes = Sizes {
         bridges: 1,
         flows: 64,
     };
-    // Not where a test has pinned something already.
+    // Not if a test has already pinned something.
     let folder = || PathBuf::from(format!("{}-probe", pin().display()));
     let open = || Datapath::open(&folder(), sizes).expect("load");
     *WATCHES.get_or_init(|| open().watches_queues())
 }
 
-/// A configuration with the lab's bridge. Where ports' own queues cannot be watched it has virtual ones, with the
-/// limits that were set until then.
+/// A configuration with the lab's bridge. Where ports' own queues cannot be watched it has virtual queues, with the limits
+/// set so far.
 pub fn config(lab: &Lab, marking: Marking) -> Config {
     let mut bridge = config::Bridge::new(BRIDGE);
     bridge.netns = Some(lab.switch.name().to_owned());
@@ -69,14 +69,14 @@ pub fn with_endpoints(mut config: Config, lab: &Lab, hosts: &[usize], bytes_per_
     config
 }
 
-/// A rate for configurations.
+/// A rate as configured.
 pub fn rate(bytes_per_s: u64) -> Rate {
     format!("{}bit", bytes_per_s * 8).parse().expect("a rate")
 }
 
-/// A running agent; gone when dropped. Drop it before the lab.
+/// A running agent; stopped when dropped. Drop it before the lab.
 pub struct Running {
-    // In this order they go.
+    // Dropped in this order.
     agent: Agent,
     _lock: Lock,
     runtime: Runtime,
@@ -129,9 +129,9 @@ impl Running {
         self.view().port(self.slot(port))
     }
 
-    /// `n` packets came to a port, and all are counted off. Under load some runs of the tracepoint's program are
-    /// missing, and it is not known why; those are repaired. So are some that were still between hook and
-    /// queue, and are counted when they leave.
+    /// Waits until `n` packets have arrived at a port and all are counted as departed. Under load some runs of the
+    /// tracepoint's program are missing, for an unknown reason; the agent repairs those counts. It also repairs the count of
+    /// packets that are still between hook and queue, which are counted again when they depart.
     #[track_caller]
     pub fn all_left(&self, port: &str, n: u64) -> marking::Port {
         let left = || {
@@ -147,7 +147,7 @@ impl Running {
         port
     }
 
-    /// Whether nothing waits anywhere, by any counter; else what does.
+    /// Waiting packets by every counter; empty if nothing waits.
     pub fn waiting(&self) -> Vec<String> {
         let view = self.view();
         let mut found = Vec::new();
@@ -166,7 +166,7 @@ impl Running {
         found
     }
 
-    /// Events at ports that were written so far.
+    /// Events at ports so far.
     pub fn trace(&self) -> TraceEvents {
         TraceEvents::open(&pin()).expect("trace ring")
     }
@@ -176,13 +176,13 @@ impl Running {
         self.maps.count(what).expect("counter")
     }
 
-    /// All counters, for failures.
+    /// All counters, for assertion messages.
     pub fn counts(&self) -> String {
         let all = Count::ALL.map(|what| format!("{what:?} {}", self.count(what)));
         all.join(", ")
     }
 
-    /// Packets acknowledged of the one flow that matches; 0 before the agent knows it.
+    /// Acknowledged packets of the one flow that matches; 0 before the agent knows it.
     pub fn acked(&self, matches: impl Fn(&flow::Key) -> bool) -> u64 {
         let all = self.maps.flows().expect("flows");
         let found: Vec<_> = all.iter().filter(|(key, _)| matches(key)).collect();

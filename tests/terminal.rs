@@ -1,4 +1,4 @@
-//! A terminal that is typed at and read: tmux.
+//! A terminal for tests: tmux.
 
 use std::{
     fs,
@@ -9,13 +9,13 @@ use std::{
 
 use crate::{eventually, process::Process, s};
 
-/// A terminal with a shell in it; gone when dropped.
+/// A terminal that runs a shell; closed when dropped.
 pub struct Terminal {
     _server: Process,
     folder: PathBuf,
 }
 
-/// Leaves the test where there is no tmux.
+/// Skips the test if tmux is not installed.
 #[macro_export]
 macro_rules! tmux_or_skip {
     () => {
@@ -26,13 +26,13 @@ macro_rules! tmux_or_skip {
     };
 }
 
-/// Whether there is a tmux.
+/// Whether tmux is installed.
 pub fn is_there() -> bool {
     Command::new("tmux").arg("-V").output().is_ok()
 }
 
 impl Terminal {
-    /// Of so many columns and lines.
+    /// A terminal of this size.
     #[track_caller]
     pub fn new(columns: u16, lines: u16) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -43,7 +43,7 @@ impl Terminal {
         let settings = "set -g status off\nset -sg escape-time 0\nset -g default-terminal screen\n";
         fs::write(&config, settings).expect("settings");
         let at = |path: &PathBuf| path.to_str().expect("a path").to_owned();
-        // Not a daemon: it ends with this process.
+        // Not a daemon: it must end with this process.
         let words = ["-D", "-S", &at(&socket), "-f", &at(&config)];
         let terminal = Self {
             _server: Process::start("tmux".as_ref(), &words, &folder.join("server")),
@@ -65,17 +65,17 @@ impl Terminal {
             .args(words)
             .output()
             .expect("tmux");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "tmux {words:?}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "tmux {words:?}: {stderr}");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Types a text.
+    /// Types text.
     pub fn text(&self, text: &str) {
         self.tmux(&["send-keys", "-l", "--", text]);
     }
 
-    /// Presses a key by its name in tmux, such as `Enter`.
+    /// Presses a key by its tmux name, such as `Enter`.
     pub fn key(&self, name: &str) {
         self.tmux(&["send-keys", name]);
     }
@@ -86,13 +86,13 @@ impl Terminal {
         self.key("Enter");
     }
 
-    /// The lines that it shows.
+    /// The lines on the screen.
     pub fn lines(&self) -> Vec<String> {
         let screen = self.tmux(&["capture-pane", "-p"]);
         screen.lines().map(str::to_owned).collect()
     }
 
-    /// Those that go on in the next one, joined with it.
+    /// The lines on the screen, with wrapped lines joined.
     pub fn joined_lines(&self) -> Vec<String> {
         let screen = self.tmux(&["capture-pane", "-p", "-J"]);
         screen
@@ -101,13 +101,13 @@ impl Terminal {
             .collect()
     }
 
-    /// The process in it.
+    /// Process ID of the shell.
     pub fn process(&self) -> u32 {
         let pid = self.tmux(&["display-message", "-p", "#{pane_pid}"]);
         pid.trim().parse().expect("a process")
     }
 
-    /// Whether a program has the whole screen.
+    /// Whether a program uses the alternate screen.
     pub fn is_taken(&self) -> bool {
         self.tmux(&["display-message", "-p", "#{alternate_on}"])
             .trim()
@@ -121,7 +121,7 @@ impl Terminal {
             == "1"
     }
 
-    /// Waits until what it shows holds, and returns it.
+    /// Waits until the screen satisfies a condition, and returns it.
     #[track_caller]
     pub fn until(&self, what: &str, holds: impl Fn(&[String]) -> bool) -> Vec<String> {
         let mut lines = Vec::new();

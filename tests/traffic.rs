@@ -1,4 +1,4 @@
-//! Senders and receivers that are programs like any other: sockets.
+//! Senders and receivers that use ordinary sockets.
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
@@ -16,8 +16,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::lab::{Host, Lab};
 
-/// A UDP socket of a host on a port of its own; sending waits for the queue instead of
-/// overflowing it.
+/// A UDP socket of a host on this port; sending waits for the queue instead of overflowing it.
 pub fn udp(host: &Host, ipv6: bool, port: u16) -> UdpSocket {
     let at = SocketAddr::new(host.address(ipv6), port);
     let socket = host.ns.run(|| UdpSocket::bind(at)).expect("a UDP socket");
@@ -29,7 +28,7 @@ pub fn udp(host: &Host, ipv6: bool, port: u16) -> UdpSocket {
     socket
 }
 
-/// A raw IPv4 socket of some protocol.
+/// A raw IPv4 socket of this protocol.
 pub fn raw(host: &Host, protocol: u8) -> Socket {
     let open = || {
         Socket::new(
@@ -46,7 +45,7 @@ pub fn raw(host: &Host, protocol: u8) -> Socket {
     socket
 }
 
-/// A thread that does the same again and again until this is dropped.
+/// A thread that repeats a step until it is dropped.
 pub struct Repeated {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -68,7 +67,7 @@ impl Repeated {
         }
     }
 
-    /// Starts it so often in a second.
+    /// Starts it, with this number of steps per second.
     pub fn paced(per_s: u64, mut step: impl FnMut(u64) + Send + 'static) -> Self {
         let (start, mut done) = (Instant::now(), 0);
         Self::start(move || {
@@ -91,7 +90,7 @@ impl Drop for Repeated {
     }
 }
 
-/// A thread that sends UDP as fast as it may, and one that counts what arrives.
+/// A thread that sends UDP as fast as it can, and one that counts what arrives.
 pub struct Stream {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
@@ -100,20 +99,20 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Starts both, with payloads of this length.
+    /// Starts both, with this payload length.
     pub fn start(from: &Host, to: &Host, port: u16, payload: usize) -> Self {
         let sender = udp(from, false, port);
         Self::between(sender, from, to, port, payload)
     }
 
-    /// As [`Stream::start`], with a hundred packets waiting: the sender may be late without a gap.
+    /// As [`Stream::start`], with a socket buffer of a hundred packets: the sender may be late without a gap.
     pub fn deep(from: &Host, to: &Host, port: u16, payload: usize) -> Self {
         let sender = udp(from, false, port);
         setsockopt(&sender, sockopt::SndBufForce, &(128 << 10)).expect("send buffer");
         Self::between(sender, from, to, port, payload)
     }
 
-    /// As [`Stream::start`], but without waiting for queues: they overflow.
+    /// As [`Stream::start`], but sends without waiting, so that queues overflow.
     pub fn flood(from: &Host, to: &Host, port: u16, payload: usize) -> Self {
         let sender = udp(from, false, port);
         setsockopt(&sender, sockopt::SndBufForce, &(4 << 20)).expect("send buffer");
@@ -125,7 +124,7 @@ impl Stream {
         let target = SocketAddr::new(to.address(false), port);
         let stop = Arc::new(AtomicBool::new(false));
         let (sent, received) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-        // Bounded, so that a stop is seen while the queue is shut.
+        // Bounded, so that a stop is noticed while the queue is closed.
         sender
             .set_write_timeout(Some(Duration::from_millis(200)))
             .expect("timeout");
@@ -139,7 +138,7 @@ impl Stream {
                             sent.fetch_add(1, Ordering::Relaxed);
                         }
                         Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                        // The device went, or its queue is full.
+                        // The device was removed, or its queue is full.
                         Err(_) => std::thread::sleep(Duration::from_micros(100)),
                     }
                 }
@@ -174,7 +173,7 @@ impl Stream {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Payload bytes per second over some time from now.
+    /// Payload bytes per second, measured from now on for this time.
     pub fn rate(&self, over: Duration) -> f64 {
         let (start, before) = (Instant::now(), self.received_bytes());
         std::thread::sleep(over);
@@ -196,7 +195,7 @@ impl Drop for Stream {
     }
 }
 
-/// A TCP connection from the first host to the second, that sends as fast as it may.
+/// A TCP connection from the first host to the second that sends as fast as it can.
 pub struct Tcp {
     stop: Arc<AtomicBool>,
     received: Arc<AtomicU64>,
@@ -232,7 +231,7 @@ impl Tcp {
         }
     }
 
-    /// Payload bytes per second over some time from now.
+    /// Payload bytes per second, measured from now on for this time.
     pub fn rate(&self, over: Duration) -> f64 {
         let bytes = || self.received.load(Ordering::Relaxed);
         let (start, before) = (Instant::now(), bytes());
@@ -250,7 +249,7 @@ impl Drop for Tcp {
     }
 }
 
-/// Gives a TCP socket another congestion control.
+/// Sets the congestion control of a TCP socket.
 pub fn congestion_control(socket: &TcpStream, name: &str) -> nix::Result<()> {
     setsockopt(socket, sockopt::TcpCongestion, &name.into())
 }

@@ -16,26 +16,26 @@ use nix::{
     sys::socket::{setsockopt, sockopt},
 };
 
-/// A tap device: frames that are sent to it are read here, and those that are written here arrive at it.
+/// A tap device: frames sent to it are read here, and frames written here arrive at it.
 pub struct Tap(OwnedFd);
 
 impl Tap {
-    /// Makes it, with this Ethernet address or one of its own. It goes when this is dropped.
+    /// Creates it, with this Ethernet address or a random one; removed when dropped.
     pub fn make(ns: &NetNs, name: &str, mac: Option<[u8; 6]>) -> Self {
         let tap = ns.run(|| tap(name, mac));
         Self(tap.unwrap_or_else(|error| panic!("make the tap {name}: {error}")))
     }
 
-    /// Carries what can be read at once to another one. What that one has no room for is lost.
+    /// Carries all readable frames to another tap, and drops those for which it has no room.
     pub fn carry_to(&self, other: &Self) {
         let mut frame = [0; 2048];
         while let Ok(len @ 1..) = nix::unistd::read(&self.0, &mut frame) {
-            // Down, as long as the devices are being made.
+            // A device may be down while the lab is being built.
             let _ = nix::unistd::write(&other.0, &frame[..len]);
         }
     }
 
-    /// Waits until one of two has something to carry.
+    /// Waits until one of two taps is readable.
     pub fn wait(&self, other: &Self, patience: Duration) {
         let mut fds = [&self.0, &other.0].map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN));
         let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
@@ -76,12 +76,12 @@ fn tap(name: &str, mac: Option<[u8; 6]>) -> io::Result<OwnedFd> {
 pub struct Wire(OwnedFd);
 
 impl Wire {
-    /// Sends and hears everything that arrives at a device, before programs see it.
+    /// Sends, and receives every frame that arrives at a device, before programs see it.
     pub fn open(ns: &NetNs, ifindex: u32) -> Self {
         Self(ns.run(|| packet_socket(ifindex)).expect("a packet socket"))
     }
 
-    /// Sends a frame; waits while the device's queue holds too many of this socket's.
+    /// Sends a frame; blocks while too many of this socket's frames are queued.
     pub fn send(&self, frame: &[u8]) {
         loop {
             match nix::unistd::write(&self.0, frame) {
@@ -94,20 +94,20 @@ impl Wire {
         }
     }
 
-    /// Lets so little wait in queues that none of this socket's frames is dropped there.
+    /// Limits its queued frames, so that queues drop none of them.
     pub fn send_slowly(self) -> Self {
         setsockopt(&self.0, sockopt::SndBuf, &8192).expect("send buffer");
         self
     }
 
-    /// Lets so much wait in queues that sending never waits for them.
+    /// Allows so many queued frames that sending never blocks.
     pub fn never_waits(self) -> Self {
         setsockopt(&self.0, sockopt::SndBufForce, &(256 << 20)).expect("send buffer");
         self
     }
 
-    /// Every frame sent begins with a `virtio_net_hdr` from now on: packets that the device is to
-    /// segment, as guests send them.
+    /// From now on every sent frame begins with a `virtio_net_hdr`: packets that the device has to segment, as guests send
+    /// them.
     pub fn with_offload(self) -> Self {
         const PACKET_VNET_HDR: libc::c_int = 15;
         option(&self.0, PACKET_VNET_HDR, 1).expect("offload");
@@ -135,7 +135,7 @@ impl Wire {
         }
     }
 
-    /// Frames until nothing has come for that long.
+    /// All frames until none has arrived for this time.
     pub fn all(&self, quiet: Duration) -> Vec<Vec<u8>> {
         std::iter::from_fn(|| self.next(quiet)).collect()
     }
@@ -161,7 +161,7 @@ fn option(fd: &OwnedFd, name: libc::c_int, value: libc::c_int) -> io::Result<()>
 
 fn packet_socket(ifindex: u32) -> io::Result<OwnedFd> {
     let all = (libc::ETH_P_ALL as u16).to_be();
-    // SAFETY: takes integers; protocol 0 hears nothing until it is bound.
+    // SAFETY: takes integers; a socket of protocol 0 receives nothing until it is bound.
     let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
@@ -177,7 +177,7 @@ fn packet_socket(ifindex: u32) -> io::Result<OwnedFd> {
     address.sll_family = libc::AF_PACKET as u16;
     address.sll_protocol = all;
     address.sll_ifindex = ifindex as i32;
-    // SAFETY: the address is as long as is said, and of the socket's family.
+    // SAFETY: the address has the given length and is of the socket's family.
     let ret = unsafe {
         libc::bind(
             fd.as_raw_fd(),
@@ -192,7 +192,7 @@ fn packet_socket(ifindex: u32) -> io::Result<OwnedFd> {
     }
 }
 
-/// One frame, with the tag that the kernel took out of it back in its place.
+/// Receives a frame, with the VLAN tag that the kernel stripped inserted again.
 fn receive(fd: &OwnedFd) -> io::Result<Option<Vec<u8>>> {
     let mut frame = vec![0u8; 70_000];
     let mut control = [0u64; 16];
@@ -206,7 +206,7 @@ fn receive(fd: &OwnedFd) -> io::Result<Option<Vec<u8>>> {
     message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(&control);
-    // SAFETY: all buffers outlive the call and are as long as is said.
+    // SAFETY: all buffers outlive the call and have the given lengths.
     let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
     if len < 0 {
         let error = io::Error::last_os_error();

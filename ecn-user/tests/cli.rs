@@ -1,4 +1,4 @@
-//! The command as people and scripts meet it: exit codes, and what goes where.
+//! The command as people and scripts use it: exit codes, stdout and stderr.
 
 use std::process::{Command, Output, Stdio};
 
@@ -17,7 +17,7 @@ fn run(words: &[&str]) -> Output {
         .expect("run ecn")
 }
 
-/// Runs it where nothing of this machine's can be found, or harmed; nothing without the rights.
+/// Runs it where it can neither find nor harm anything of this machine; without the rights not at all.
 fn run_alone(script: &str) -> Option<Output> {
     if !geteuid().is_root() {
         eprintln!("skipped: needs root");
@@ -61,14 +61,14 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Ended with this code, with these words on the standard error and nothing on the other.
+/// Asserts the exit code, these words on stderr, and an empty stdout.
 #[track_caller]
 fn refused(words: &[&str], code: i32, expected: &str) {
     let output = run(words);
-    let said = stderr(&output);
-    assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
-    assert!(said.contains(expected), "{words:?}: {said}");
-    assert!(!said.contains("panicked"), "{words:?}: {said}");
+    let stderr = stderr(&output);
+    assert_eq!(output.status.code(), Some(code), "{words:?}: {stderr}");
+    assert!(stderr.contains(expected), "{words:?}: {stderr}");
+    assert!(!stderr.contains("panicked"), "{words:?}: {stderr}");
     assert_eq!(stdout(&output), "", "{words:?}");
 }
 
@@ -136,9 +136,12 @@ fn bad_configurations_are_2_with_a_line_for_each_problem() {
     let path = file.path().to_str().expect("a name");
     let output = run(&["run", "--config", path]);
     assert_eq!(output.status.code(), Some(2));
-    let said = stderr(&output);
-    assert!(said.lines().count() >= 2, "{said}");
-    assert!(said.lines().all(|line| line.starts_with("ecn: ")), "{said}");
+    let stderr = stderr(&output);
+    assert!(stderr.lines().count() >= 2, "{stderr}");
+    assert!(
+        stderr.lines().all(|line| line.starts_with("ecn: ")),
+        "{stderr}"
+    );
 }
 
 #[test]
@@ -166,10 +169,10 @@ fn help_is_0_and_a_closed_pipe_is_silent() {
         .expect("run ecn");
     drop(child.stdout.take());
     let output = child.wait_with_output().expect("wait");
-    let said = stderr(&output);
+    let stderr = stderr(&output);
     assert!(
-        !said.contains("panicked") && !said.contains("roken pipe"),
-        "{said}"
+        !stderr.contains("panicked") && !stderr.contains("roken pipe"),
+        "{stderr}"
     );
 }
 
@@ -223,8 +226,8 @@ fn clean_removes_what_was_left_and_says_so() {
     ) else {
         return;
     };
-    let said = stdout(&output);
-    if said.is_empty() {
+    let printed = stdout(&output);
+    if printed.is_empty() {
         eprintln!("skipped: no rig here ({})", stderr(&output));
         return;
     }
@@ -233,9 +236,9 @@ fn clean_removes_what_was_left_and_says_so() {
         "removed namespace ecn-rig-sw",
         "removed file /run/ecn/lock",
     ] {
-        assert!(said.contains(line), "{said}");
+        assert!(printed.contains(line), "{printed}");
     }
-    assert!(said.ends_with("nothing to remove\n"), "{said}");
+    assert!(printed.ends_with("nothing to remove\n"), "{printed}");
 }
 
 #[test]
@@ -244,14 +247,14 @@ fn clean_refuses_while_somebody_works() {
     let Some(output) = run_alone(&format!("{held} $ECN clean; echo $?; $ECN clean --force")) else {
         return;
     };
-    let (said, errors) = (stdout(&output), stderr(&output));
+    let (printed, errors) = (stdout(&output), stderr(&output));
     assert!(
-        said.starts_with("3\n") && errors.contains("is running (process"),
-        "{said}{errors}"
+        printed.starts_with("3\n") && errors.contains("is running (process"),
+        "{printed}{errors}"
     );
     assert!(errors.contains("stopped process"), "{errors}");
     assert!(
-        said.contains("removed file /run/ecn/lock"),
-        "{said}{errors}"
+        printed.contains("removed file /run/ecn/lock"),
+        "{printed}{errors}"
     );
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// Marks of a block, behind its language.
+/// Attributes of a block, after its language.
 pub const MARKS: [&str; 5] = ["agent", "norun", "partial", "second-terminal", "varies"];
 
 /// A page of Markdown.
@@ -16,7 +16,7 @@ pub struct Page {
 /// A fenced block.
 #[derive(Clone)]
 pub struct Block {
-    /// Lines of the page between the fences: first, and one behind the last.
+    /// Lines of the page between the fences: first, and one past the last.
     pub lines: (usize, usize),
     pub language: String,
     /// Marks, and `file=NAME`.
@@ -24,9 +24,9 @@ pub struct Block {
     pub text: String,
 }
 
-/// A command with what it prints.
+/// A command and its output.
 pub struct Example {
-    /// Several lines where it continues with `> `.
+    /// Several lines if it continues with `> `.
     pub command: String,
     pub output: String,
 }
@@ -89,7 +89,7 @@ impl Block {
         self.marks.iter().any(|other| other == mark)
     }
 
-    /// The file that the block is the content of.
+    /// The file whose content the block is.
     pub fn file(&self) -> Option<&str> {
         self.marks
             .iter()
@@ -123,7 +123,7 @@ impl Block {
         examples
     }
 
-    /// Whether it ends what runs in the second terminal.
+    /// Whether it interrupts the command in the second terminal.
     pub fn is_interrupt(&self) -> bool {
         self.text == "^C\n"
     }

@@ -1,6 +1,6 @@
 //! Whether a command prints what a page shows.
 
-/// How long a run took depends on the machine.
+/// The duration of a run depends on the machine.
 fn without_times(text: &str) -> Vec<String> {
     let line = |line: &str| {
         let took = line.rsplit_once(" in ").filter(|(_, time)| {
@@ -12,7 +12,7 @@ fn without_times(text: &str) -> Vec<String> {
     text.trim_end().lines().map(line).collect()
 }
 
-/// Lines in which figures, their units and the kind of enforcement are not looked at.
+/// The lines, without figures, their units and the kind of enforcement.
 fn layout(text: &str) -> Vec<String> {
     let word = |word: &str| match word {
         "htb" | "edt" | "pacing" => "by".to_owned(),
@@ -32,7 +32,7 @@ fn layout(text: &str) -> Vec<String> {
         }
     };
     let line = |line: &str| {
-        // An interval is one word or two, by its width.
+        // An interval is one word or two, depending on its width.
         let line = line.replace("- ", "-");
         let words: Vec<_> = line.split_whitespace().map(word).collect();
         words.join(" ")

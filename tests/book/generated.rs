@@ -8,7 +8,7 @@ use ecn_user::{cli::Cli, config::EXAMPLE};
 
 use crate::blocks::root;
 
-/// Compares a page with what it should be; with `INSTA_UPDATE=always`, as for snapshots, writes it.
+/// Compares a page with its expected text; with `INSTA_UPDATE=always`, as for snapshots, writes it.
 fn compare(name: &str, expected: &str) {
     let path = root().join("docs").join(name);
     if env::var_os("INSTA_UPDATE").is_some_and(|how| how == "always") {
@@ -34,7 +34,7 @@ is needed. Unknown keys and values are refused with the nearest valid one. `ecn 
 /// The page of keys, from the example file.
 fn configuration(example: &str) -> String {
     let mut page = CONFIGURATION.to_owned();
-    // The head says how to read the file, and then what holds for all names.
+    // The head explains the format, and then what applies to all names.
     let (head, body) = example.split_once("\n\n").expect("a head");
     let (_, names) = head.rsplit_once("\n#\n").expect("paragraphs");
     let names: Vec<_> = names
@@ -59,7 +59,7 @@ fn configuration(example: &str) -> String {
     page
 }
 
-/// The key of a line, and what the page says of its value.
+/// The key of a line, and its value as the page shows it.
 fn key(line: &str) -> Option<(&str, String)> {
     let (name, value) = line.trim_start_matches(['#', ' ']).split_once(" = ")?;
     let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
@@ -75,7 +75,7 @@ fn key(line: &str) -> Option<(&str, String)> {
     Some((name, text))
 }
 
-/// Comments as Markdown; what is indented by three is a list of values.
+/// Comments as Markdown; lines indented by three are a list of values.
 fn prose(lines: &[&str]) -> String {
     let mut text = String::new();
     let mut in_list = false;
@@ -126,7 +126,7 @@ fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }
 
-/// An argument as it is typed, and what it means.
+/// An argument as it is typed, and its meaning.
 fn argument(arg: &Arg) -> (String, String) {
     let mut name = match (arg.get_short(), arg.get_long()) {
         (Some(short), Some(long)) => format!("-{short}, --{long}"),
@@ -160,7 +160,7 @@ fn argument(arg: &Arg) -> (String, String) {
     (cell(&name), cell(&about))
 }
 
-/// Appends a command and those below it.
+/// Appends a command and its subcommands.
 fn command(page: &mut String, path: &str, command: &mut Command) {
     let about = command.get_about().map(ToString::to_string);
     let _ = writeln!(page, "\n## `{path}`\n\n{}.", about.unwrap_or_default());

@@ -1,4 +1,4 @@
-//! The README and the book, `docs/`: every command is run, or parsed where it says so, and what it prints is compared.
+//! The README and the book, `docs/`: every command is run, or parsed where it says so, and its output is compared.
 //!
 //! | block | what is tested |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | `toml agent` | a configuration of `ecn run` |
 //! | `toml`, `... file=NAME` | TOML; what the file that later commands name has in it |
 //!
-//! `INSTA_UPDATE=always cargo test -p ecn-tests --test book` shows in the pages what is printed now.
+//! `INSTA_UPDATE=always cargo test -p ecn-tests --test book` writes the current output into the pages.
 
 mod blocks;
 mod compare;
@@ -49,7 +49,7 @@ chapters! {
     testbed "testbed"
 }
 
-/// What still runs in the tutorial's namespaces, if it failed, ends with it.
+/// Removes the tutorial's namespaces and what still runs in them, if it failed.
 struct Namespaces;
 
 impl Drop for Namespaces {
@@ -59,7 +59,7 @@ impl Drop for Namespaces {
     }
 }
 
-/// The tutorial makes its own namespaces, and runs the agent.
+/// The tutorial creates its own namespaces, and runs the agent.
 #[test]
 fn tutorial() {
     kernel_test!();

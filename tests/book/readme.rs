@@ -1,4 +1,4 @@
-//! The README's commands, as the place where they run asks for.
+//! The README's commands, each in the environment that it needs.
 
 use std::{fs, path::Path, process::Command, thread};
 
@@ -10,7 +10,7 @@ use crate::{
     session::Session,
 };
 
-/// A bridge with a port and a host behind it, in the network namespace of the test.
+/// A bridge with a port and a host, in the test's network namespace.
 const BRIDGE: &str = "
 ip link set lo up
 ip link add br0 type bridge && ip link set br0 up
@@ -19,7 +19,7 @@ ip link add port type veth peer name eth0 netns host
 ip link set port up master br0 && ip -n host link set eth0 up
 ";
 
-/// What is typed, without the remark behind it.
+/// The command, without the remark after it.
 fn typed(command: &str) -> &str {
     command.split(" #").next().unwrap_or_default().trim()
 }
@@ -36,12 +36,12 @@ fn commands(page: &Page, language: &str) -> Vec<String> {
         .collect()
 }
 
-/// Those of `console` blocks are run.
+/// Commands of `console` blocks are run.
 #[test]
 fn readme_commands() {
     kernel_test!();
     let ecn = ecn_or_skip!();
-    // The network namespace is that of a thread, and others go on in theirs.
+    // A network namespace is per thread, and other tests keep theirs.
     let run = || {
         unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace");
         run_commands(&ecn);
@@ -65,7 +65,7 @@ fn run_commands(ecn: &Path) {
             printed
         };
         match (&command[..], arguments) {
-            // What runs this test.
+            // This test itself runs it.
             ("cargo xtask test", _) => {
                 let ci = fs::read_to_string(root().join(".ci/run")).expect("CI");
                 assert!(ci.contains(&command));
@@ -96,7 +96,7 @@ fn run_commands(ecn: &Path) {
     }
 }
 
-/// `cargo xtask run`, in less time: the table has the lines that the README shows.
+/// `cargo xtask run`, shortened: the table has the lines that the README shows.
 fn rig(page: &Page) {
     let folder = tempfile::tempdir().expect("a folder");
     let mut run = Command::new("cargo");
@@ -122,7 +122,8 @@ fn rig(page: &Page) {
     }
 }
 
-/// Those of `sh` blocks install what `cargo xtask dist` makes, which its `--check` does; their files have this version.
+/// Commands of `sh` blocks install the output of `cargo xtask dist`, whose `--check` tests that; the files have this
+/// version.
 #[test]
 fn readme_installs_this_version() {
     let commands = commands(&Page::read("README.md"), "sh");

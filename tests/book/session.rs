@@ -21,7 +21,7 @@ use crate::{
     compare::is_shown,
 };
 
-/// A chapter takes no longer.
+/// Time limit of a chapter, seconds.
 const PATIENCE_S: &str = "900";
 
 pub struct Session {
@@ -29,15 +29,15 @@ pub struct Session {
     shell: Child,
     commands: ChildStdin,
     results: BufReader<ChildStdout>,
-    /// What runs in the second terminal.
+    /// The command in the second terminal.
     second: Option<Child>,
 }
 
 impl Session {
-    /// A shell in an empty folder, in which `ecn` is the command to test.
+    /// A shell in an empty folder, in which `ecn` is the command under test.
     pub fn new(ecn: &Path) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        for sub in ["bin", "said", "work"] {
+        for sub in ["bin", "output", "work"] {
             fs::create_dir(folder.path().join(sub)).expect("a folder");
         }
         symlink(ecn, folder.path().join("bin/ecn")).expect("a link");
@@ -65,15 +65,15 @@ impl Session {
         self.folder.path().join(name)
     }
 
-    /// Runs commands: their exit code, and what they print.
+    /// Runs commands; returns their exit code and output.
     pub fn run(&mut self, commands: &str) -> (i32, String) {
-        let (script, said) = (self.file("script"), self.file("said/first"));
+        let (script, output) = (self.file("script"), self.file("output/first"));
         fs::write(&script, commands).expect("a script");
-        let (script, said_to) = (script.display(), said.display());
-        writeln!(self.commands, "source {script} > {said_to} 2>&1; echo $?").expect("a shell");
+        let (script, target) = (script.display(), output.display());
+        writeln!(self.commands, "source {script} > {target} 2>&1; echo $?").expect("a shell");
         let mut code = String::new();
         self.results.read_line(&mut code).expect("a shell");
-        let printed = fs::read(&said).unwrap_or_default();
+        let printed = fs::read(&output).unwrap_or_default();
         let printed = String::from_utf8_lossy(&printed).into_owned();
         let code = code.trim().parse();
         (
@@ -82,21 +82,21 @@ impl Session {
         )
     }
 
-    /// Starts a command beside those that follow, and waits until it has printed all of this.
+    /// Starts a command beside those that follow, and waits until it has printed all expected lines.
     pub fn start(&mut self, words: &str, expected: &str) {
-        let said = self.file("said/second");
-        let file = || fs::File::create(&said).expect("a file");
+        let output = self.file("output/second");
+        let file = || fs::File::create(&output).expect("a file");
         let mut second = command(self.folder.path(), "bash");
         second
             .args(["-c", &format!("exec {words}")])
             .stdin(Stdio::null());
         second.stdout(file()).stderr(file());
         self.second = Some(second.spawn().expect("a shell"));
-        let printed = || fs::read_to_string(&said).unwrap_or_default();
+        let printed = || fs::read_to_string(&output).unwrap_or_default();
         let missing = || -> Option<String> {
             let printed = printed();
             let line = |line: &str| {
-                // In front is the time, behind it how rates are enforced on this kernel.
+                // It starts with a time, and ends with how rates are enforced on this kernel.
                 let line = line.trim_start_matches("... ");
                 line.split_once(" by ")
                     .map_or(line, |(line, _)| line)
@@ -141,7 +141,7 @@ impl Drop for Session {
     }
 }
 
-/// A process in the folder, which ends with this one.
+/// A process in the folder, killed when this one ends.
 fn command(folder: &Path, program: &str) -> Command {
     let path = std::env::var("PATH").unwrap_or_default();
     let mut command = Command::new(program);
@@ -154,8 +154,8 @@ fn command(folder: &Path, program: &str) -> Command {
     command
 }
 
-/// Runs the blocks of a page, and compares what they print; with `INSTA_UPDATE=always`, as for snapshots, shows it in the
-/// page instead, but where lines are left out.
+/// Runs the blocks of a page, and compares their output; with `INSTA_UPDATE=always`, as for snapshots, writes it into
+/// the page instead, except where lines are left out.
 pub fn run(page: &str, ecn: &Path) {
     let page = Page::read(page);
     let update = std::env::var_os("INSTA_UPDATE").is_some_and(|how| how == "always");
@@ -219,7 +219,7 @@ pub fn run(page: &str, ecn: &Path) {
     }
 }
 
-/// Writes the page with other blocks.
+/// Writes the page with changed blocks.
 fn write(page: &Page, changed: &[(Block, String)]) {
     let lines: Vec<_> = page.text.lines().collect();
     let mut text = String::new();

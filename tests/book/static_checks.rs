@@ -1,4 +1,4 @@
-//! What is tested of pages without running anything.
+//! Checks of pages that run nothing.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use ecn_user::{cli::Cli, config::Config};
 
 use crate::blocks::{Block, MARKS, Page, root};
 
-/// One page: what fits on it.
+/// Lines of one page.
 const README_LINES: usize = 150;
 const README_BYTES: usize = 9_000;
 
@@ -47,7 +47,7 @@ fn blocks_have_known_languages_and_marks() {
                 assert!(starts, "{at}: no command");
             }
         }
-        // Commands in blocks by indentation would be run by nobody.
+        // Commands in indented blocks would not be run by any test.
         let outside = page.text.lines().find(|line| {
             let line = line.strip_prefix("    ").unwrap_or_default();
             ["ecn ", "cargo ", "$ "]
@@ -89,7 +89,7 @@ fn configurations_are_valid() {
     assert!(checked > 4, "only {checked}: are they marked?");
 }
 
-/// What `bash -n` says of a script, if anything.
+/// The error that `bash -n` reports for a script, if any.
 fn syntax_error(script: &str) -> Option<String> {
     let file = tempfile::NamedTempFile::new().expect("a file");
     fs::write(&file, script).expect("a script");
@@ -123,7 +123,7 @@ fn scripts_are_accepted_by_the_shell() {
     }
 }
 
-/// Whether the command line takes these words; a whole command, or the beginning of one.
+/// Whether the command line accepts these words: a whole command, or the beginning of one.
 fn accepted(words: &str, whole: bool) -> Result<(), String> {
     let words = words.split_whitespace().map(|word| word.trim_matches('\''));
     let words = words.take_while(|word| !["&&", "|", ">", "&", "#", ";"].contains(word));
@@ -139,7 +139,7 @@ fn accepted(words: &str, whole: bool) -> Result<(), String> {
             {
                 Ok(())
             }
-            // A name that stands for a value, as in `--out DIR`.
+            // A placeholder, as in `--out DIR`.
             ErrorKind::InvalidValue | ErrorKind::ValueValidation if !whole => Ok(()),
             _ => Err(error.to_string()),
         },
@@ -157,7 +157,7 @@ fn the_command_line_takes_what_pages_show() {
         {
             let script = block.script().replace("\\\n", "");
             for line in script.lines().filter_map(ecn_command) {
-                // What a shell's variable stands for is not known.
+                // Values of shell variables are unknown.
                 let taken = accepted(line, !line.contains('$'));
                 assert!(
                     taken.is_ok(),
@@ -177,14 +177,14 @@ fn the_command_line_takes_what_pages_show() {
     assert!(checked > 100, "only {checked}: is the format another?");
 }
 
-/// A call of `ecn` in a line, with what precedes it removed.
+/// The call of `ecn` in a line, without what precedes it.
 fn ecn_command(line: &str) -> Option<&str> {
     let line = line.trim();
     let line = line.strip_prefix("exec ").unwrap_or(line);
     line.starts_with("ecn ").then_some(line)
 }
 
-/// Code within the lines of a page.
+/// Inline code of a page.
 fn quoted(page: &Page) -> impl Iterator<Item = &str> {
     let in_block = |number: usize| {
         let of = |block: &Block| (block.lines.0 - 1..=block.lines.1).contains(&number);

@@ -1,4 +1,4 @@
-//! What programs hang from: tcx, or clsact where the kernel has none.
+//! How programs are attached: by tcx, or by clsact on kernels without tcx.
 
 use aya::programs::{loaded_links, loaded_programs};
 use ecn_core::abi::{self, name};
@@ -86,28 +86,28 @@ fn clsact_of_others_stays() {
 }
 
 #[test]
-fn what_a_killed_agent_leaves_on_clsact_is_cleaned() {
+fn clsact_filters_of_a_killed_agent_are_cleaned() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     let lab = Lab::new(1);
     let datapath = Datapath::open(&pin(), SIZES).expect("load");
     let port = &lab.hosts[0].port;
-    // Nobody detaches it, as after SIGKILL.
+    // Not detached, as after SIGKILL.
     std::mem::forget(on_clsact(&lab, &datapath, name::PORT_OUT));
-    // The next agent takes its place.
+    // The next agent replaces it.
     drop(on_clsact(&lab, &datapath, name::PORT_OUT));
     std::mem::forget(on_clsact(&lab, &datapath, name::PORT_OUT));
     drop(datapath);
     let left = datapath::leftovers(&lab.nl, lab.hosts[0].port_index).expect("leftovers");
     assert_eq!(left.len(), 1, "{left:?}");
-    let said = stdout(&process::run(&ecn, &["clean"]));
+    let printed = stdout(&process::run(&ecn, &["clean"]));
     let line = format!("removed program ecn_port_out of {port} in namespace ");
-    assert!(said.contains(&line), "{said}");
-    assert!(programs(&lab).is_empty() && !has_clsact(&lab), "{said}");
+    assert!(printed.contains(&line), "{printed}");
+    assert!(programs(&lab).is_empty() && !has_clsact(&lab), "{printed}");
 }
 
 #[test]
-fn tcx_where_there_is_tcx() {
+fn tcx_is_used_where_available() {
     kernel_test!();
     let lab = Lab::new(1);
     let datapath = Datapath::open(&pin(), SIZES).expect("load");
@@ -121,9 +121,9 @@ fn tcx_where_there_is_tcx() {
     assert!(!has_clsact(&lab));
 }
 
-/// Ours have no opinion: programs behind them on the hook run, and filters on clsact.
+/// Our programs leave the decision to others: programs after them on the hook run, and so do clsact filters.
 #[test]
-fn what_is_behind_ours_runs_too() {
+fn programs_behind_ours_run_too() {
     const SENT: u64 = 100;
     kernel_test!();
     let lab = Lab::new(2);
@@ -155,7 +155,7 @@ fn what_is_behind_ours_runs_too() {
     let attached: Vec<_> = attached.collect();
     if attached[0].hook() != AttachedBy::Tcx {
         return skipped(
-            "attach::what_is_behind_ours_runs_too",
+            "attach::programs_behind_ours_run_too",
             Skip::Kernel,
             "this kernel has no tcx",
         );
@@ -167,7 +167,7 @@ fn what_is_behind_ours_runs_too() {
     assert!(eventually(s(3), || arrived() >= 3 * SENT), "{}", arrived());
 }
 
-/// Links of a program anywhere in the kernel.
+/// Number of links of a program in the whole kernel.
 fn links(program: &str) -> usize {
     let named = |id: u32| {
         let mut loaded = loaded_programs().filter_map(Result::ok);
@@ -177,10 +177,9 @@ fn links(program: &str) -> usize {
     links.filter(|link| named(link.program_id())).count()
 }
 
-/// An agent costs a bridge nothing where nothing can wait: programs come with a port's queue and with a flow's limit, and
-/// go with them.
+/// Nothing is attached until it is needed: programs are attached and detached with a port's queue and with a flow's limit.
 #[test]
-fn nothing_is_attached_where_nothing_waits() {
+fn nothing_is_attached_without_a_queue_or_limit() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     let lab = Lab::new(2);
@@ -191,7 +190,7 @@ fn nothing_is_attached_where_nothing_waits() {
     let _agent = Agent::start(&ecn, &config);
     let of_port = || links(name::PORT_OUT) + programs(&lab).len();
     let attached = || (of_port() > 0, links(name::DEPART) + links(name::DROP));
-    let becomes = |wanted| eventually(s(15), || attached() == wanted);
+    let becomes = |expected| eventually(s(15), || attached() == expected);
     assert_eq!(attached(), (false, 0));
 
     lab.queue(1);

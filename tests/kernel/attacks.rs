@@ -1,4 +1,4 @@
-//! Who is not on a connection's way, and knows its addresses and ports, changes nothing about its control.
+//! Off-path attackers who know addresses and ports do not change how flows are controlled.
 
 use std::{
     net::SocketAddr,
@@ -30,10 +30,10 @@ use etherparse::TcpHeader;
 use super::tcp::{PORT, connect, send};
 
 const LINK: u64 = 12_500_000;
-/// How many packets of each kind a stranger sends, at most 10,000 a second.
+/// Number of packets of each kind that the attacker sends, at most 10,000 a second.
 pub const FORGED: u32 = 10_000;
 
-/// Hosts 0 and 1 are endpoints, host 2 is the stranger. Nothing is marked.
+/// Hosts 0 and 1 are endpoints, host 2 is the attacker. Nothing is marked.
 fn start(lab: &Lab) -> Running {
     let config = running::config(lab, Marking::None);
     let config = running::with_endpoints(config, lab, &[0, 1], LINK);
@@ -45,31 +45,31 @@ fn only_flow(running: &Running, protocol: u8) -> Flow {
     running.flow(is).1
 }
 
-/// What the stranger sends in the name of `from`, by its IP address: frames in its name would come back to the
-/// stranger, who is then on the way.
-pub fn in_the_name_of(from: &Host, to: &Host, stranger: &Host) -> Ip {
-    Ip::between(stranger, to, false)
+/// Packets with the IP address of `from`, sent by the attacker. Frames with the Ethernet address of `from` would redirect
+/// replies to the attacker, who would then be on the path.
+pub fn in_the_name_of(from: &Host, to: &Host, attacker: &Host) -> Ip {
+    Ip::between(attacker, to, false)
         .addresses(from.v4, to.v4)
         .ecn(packet::NOT_ECT)
 }
 
-fn forged(from: &Host, to: &Host, stranger: &Host, tcp: &TcpHeader) -> Vec<u8> {
+fn forged(from: &Host, to: &Host, attacker: &Host, tcp: &TcpHeader) -> Vec<u8> {
     let mut tcp = tcp.clone();
     let sum = tcp.calc_checksum_ipv4_raw(from.v4.octets(), to.v4.octets(), &[]);
     tcp.checksum = sum.expect("a short segment");
-    in_the_name_of(from, to, stranger).with(protocol::TCP, &tcp.to_bytes())
+    in_the_name_of(from, to, attacker).with(protocol::TCP, &tcp.to_bytes())
 }
 
-/// A number that nobody guesses, and that is the same in each run.
+/// Pseudo-random numbers, the same in each run.
 pub fn scattered(n: u32) -> u32 {
     n.wrapping_mul(0x9e37_79b9) ^ 0x5bd1_e995
 }
 
-/// Sends what `frame` makes of each number.
-pub fn flood(stranger: &Wire, frame: impl Fn(u32) -> Vec<u8>) {
+/// Sends the frames that `frame` returns for each number.
+pub fn flood(attacker: &Wire, frame: impl Fn(u32) -> Vec<u8>) {
     let begun = Instant::now();
     for n in 0..FORGED {
-        stranger.send(&frame(n));
+        attacker.send(&frame(n));
         let due = Duration::from_micros(100) * n;
         if n % 10 == 0 {
             std::thread::sleep(due.saturating_sub(begun.elapsed()));
@@ -93,14 +93,14 @@ fn a_forged_handshake_or_reset_leaves_a_connection_controlled() {
         echo::PLAIN
     );
 
-    let stranger = Wire::open(&lab.hosts[2].ns, lab.hosts[2].ifindex);
-    flood(&stranger, |n| {
+    let attacker = Wire::open(&lab.hosts[2].ns, lab.hosts[2].ifindex);
+    flood(&attacker, |n| {
         let mut syn_ack = TcpHeader::new(PORT, port, scattered(n), 65_535);
         (syn_ack.syn, syn_ack.ack, syn_ack.ece) = (true, true, true);
         syn_ack.acknowledgment_number = scattered(!n);
         forged(to, from, &lab.hosts[2], &syn_ack)
     });
-    flood(&stranger, |n| {
+    flood(&attacker, |n| {
         let mut reset = TcpHeader::new(port, PORT, scattered(n), 0);
         reset.rst = true;
         forged(from, to, &lab.hosts[2], &reset)
@@ -124,10 +124,10 @@ fn forged_echoes_slow_no_flow() {
     let _receiving = udp(to, false, 7002);
     let datagrams = udp(from, false, 7001);
     let at = SocketAddr::new(to.v4.into(), 7002);
-    let stranger = Wire::open(&lab.hosts[2].ns, lab.hosts[2].ifindex);
-    // The connection stays: its flow is forgotten with it.
+    let attacker = Wire::open(&lab.hosts[2].ns, lab.hosts[2].ifindex);
+    // The connection stays open: its flow is removed when it closes.
     let _ends = std::thread::scope(|scope| {
-        // Both flows send all the while: TCP 8 MiB, UDP 1,000 datagrams a second.
+        // Both flows keep sending: TCP 8 MiB, UDP 1,000 datagrams a second.
         let tcp = scope.spawn(move || send(sending, receiving, 8 << 20));
         scope.spawn(|| {
             for _ in 0..2 * FORGED / 10 {
@@ -139,7 +139,7 @@ fn forged_echoes_slow_no_flow() {
         for (protocol, src_port, dst_port) in
             [(protocol::UDP, 7001, 7002), (protocol::TCP, port, PORT)]
         {
-            flood(&stranger, |n| {
+            flood(&attacker, |n| {
                 echoes.echo(&Echo {
                     protocol,
                     src_port,
@@ -168,7 +168,7 @@ fn forged_echoes_slow_no_flow() {
     assert!(refused >= u64::from(FORGED), "{}", running.counts());
 }
 
-/// ACKs with flags that would be marks, of a stranger who does not see the connection's numbers.
+/// ACKs whose flags would encode marks, from an attacker who does not see the connection's sequence numbers.
 #[test]
 fn forged_flags_of_acks_slow_no_connection() {
     kernel_test!();
@@ -177,14 +177,14 @@ fn forged_flags_of_acks_slow_no_connection() {
     let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
     let (sending, receiving) = connect(from, to, false, None);
     let port = sending.local_addr().expect("its address").port();
-    let stranger = Wire::open(&lab.hosts[2].ns, lab.hosts[2].ifindex);
+    let attacker = Wire::open(&lab.hosts[2].ns, lab.hosts[2].ifindex);
     let with_flags = |sequence: u32, number: u32, n: u32| {
         let mut ack = TcpHeader::new(PORT, port, sequence, 65_535);
         ack.acknowledgment_number = number;
         (ack.ack, ack.ns, ack.cwr, ack.ece) = (true, n & 4 != 0, n & 2 != 0, n & 1 != 0);
         forged(to, from, &lab.hosts[2], &ack)
     };
-    // The connection sends all the while.
+    // The connection keeps sending.
     let (sending, receiving) = std::thread::scope(|scope| {
         let transfer = scope.spawn(move || {
             let mut ends = (sending, receiving);
@@ -194,14 +194,14 @@ fn forged_flags_of_acks_slow_no_connection() {
             }
             ends
         });
-        flood(&stranger, |n| with_flags(scattered(n), scattered(!n), n));
+        flood(&attacker, |n| with_flags(scattered(n), scattered(!n), n));
         transfer.join().expect("the transfer")
     });
     let tcp = only_flow(&running, protocol::TCP);
     assert_eq!((tcp.decreases, tcp.marked_packets), (0, 0), "{tcp:?}");
     // The right acknowledgement number is not enough, however often one sequence number is tried.
     for far in (1..8).map(|n| tcp.ace.expected.wrapping_add(n << 29)) {
-        flood(&stranger, |n| with_flags(far, tcp.ace.acked, n));
+        flood(&attacker, |n| with_flags(far, tcp.ace.acked, n));
     }
     let (_sending, _receiving) = send(sending, receiving, 1 << 20);
     let tcp = only_flow(&running, protocol::TCP);
@@ -209,18 +209,18 @@ fn forged_flags_of_acks_slow_no_connection() {
     assert_eq!(tcp.flags, flow::PLAIN);
 }
 
-/// Keys of [echo], and echoes that they have signed.
+/// Keys of `[echo]`, and echoes signed with them.
 mod keys {
     use super::*;
 
-    /// In the configuration and as the programs have it.
+    /// As configured, and as the programs store it.
     pub fn key(n: u8) -> (Key, [u64; 2]) {
         let text = format!("{n:02x}").repeat(16);
         let key = Key::try_from(text).expect("32 digits");
         (key, key.words())
     }
 
-    /// From host `from` to host `to`, sent by the stranger.
+    /// From host `from` to host `to`, sent by the attacker.
     pub fn signed(lab: &Lab, from: usize, to: usize, e: &Echo, key: [u64; 2]) -> Vec<u8> {
         let e = Echo { signed: true, ..*e };
         let mapped = |host: usize| lab.hosts[host].v4.to_ipv6_mapped().octets();
@@ -230,7 +230,7 @@ mod keys {
     }
 }
 
-/// Echoes need the key, whatever else an attacker knows; they are accepted while keys change.
+/// Only signed echoes are accepted, also while keys change.
 #[test]
 fn echoes_need_the_key() {
     kernel_test!();
@@ -260,7 +260,7 @@ fn echoes_need_the_key() {
     send(false);
     accepted(200);
 
-    // Right in all that is in it.
+    // Correct but for the signature.
     let next = |sequence| Echo {
         protocol: protocol::UDP,
         src_port: 7001,
@@ -269,22 +269,22 @@ fn echoes_need_the_key() {
         sequence,
         ..Echo::default()
     };
-    let stranger = Wire::open(&lab.hosts[2].ns, lab.hosts[2].ifindex);
+    let attacker = Wire::open(&lab.hosts[2].ns, lab.hosts[2].ifindex);
     let unsigned = in_the_name_of(to, from, &lab.hosts[2]).echo(&next(101));
-    stranger.send(&unsigned);
-    stranger.send(&keys::signed(&lab, 1, 0, &next(101), second_words));
-    // A signature of what another pair of hosts said.
+    attacker.send(&unsigned);
+    attacker.send(&keys::signed(&lab, 1, 0, &next(101), second_words));
+    // The signature of an echo between another pair of hosts.
     let mut moved = keys::signed(&lab, 0, 1, &next(101), first_words);
     let right = keys::signed(&lab, 1, 0, &next(101), first_words);
     moved[..34 + echo::LEN].copy_from_slice(&right[..34 + echo::LEN]);
-    stranger.send(&moved);
+    attacker.send(&moved);
     let refused = |n: u64| {
         let all = eventually(s(5), || running.count(Count::EchoForged) == n);
         assert!(all, "{n}: {}", running.counts());
     };
     refused(3);
 
-    // While keys change, both are accepted, whichever signs.
+    // While keys change, both are accepted.
     config.echo.also_accept = Some(AlsoAccept::Key(second));
     running.agent().reload(config.clone()).expect("reload");
     send(true);
@@ -294,15 +294,15 @@ fn echoes_need_the_key() {
     running.agent().reload(config.clone()).expect("reload");
     send(true);
     accepted(400);
-    stranger.send(&right);
+    attacker.send(&right);
     accepted(401);
     config.echo.also_accept = None;
     running.agent().reload(config.clone()).expect("reload");
-    stranger.send(&keys::signed(&lab, 1, 0, &next(102), first_words));
+    attacker.send(&keys::signed(&lab, 1, 0, &next(102), first_words));
     refused(4);
     config.echo.also_accept = Some(AlsoAccept::None);
     running.agent().reload(config).expect("reload");
     let unsigned = in_the_name_of(to, from, &lab.hosts[2]).echo(&next(103));
-    stranger.send(&unsigned);
+    attacker.send(&unsigned);
     accepted(402);
 }

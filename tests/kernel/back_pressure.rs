@@ -1,4 +1,4 @@
-//! A limited flow's socket notices: what does not fit is refused, a small send buffer waits.
+//! Back-pressure on the sockets of limited flows: excess is refused, or a small send buffer blocks.
 
 use std::{
     io::ErrorKind,
@@ -25,14 +25,14 @@ const MBIT: u64 = 125_000;
 const LINK: u64 = 100 * MBIT;
 const PAYLOAD: usize = 1000;
 
-/// A UDP socket whose flow is held at 1 Mbit/s, by fq where the kernel has it and else by HTB.
+/// A UDP socket whose flow is limited to 1 Mbit/s, by fq where the kernel has it and else by HTB.
 struct Limited {
     sending: UdpSocket,
     receiving: UdpSocket,
     target: SocketAddr,
-    /// Packets that the kernel took.
+    /// Packets that the kernel accepted.
     accepted: u64,
-    // Before the lab, which it looks at.
+    // Before the lab, which it refers to.
     running: Running,
     _lab: Lab,
 }
@@ -46,7 +46,7 @@ impl Limited {
         let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
         let sending = traffic::udp(from, false, 7001);
         setsockopt(&sending, sockopt::SndBufForce, &send_buffer).expect("send buffer");
-        // Without this, UDP says nothing of what a queue refuses.
+        // Without this, UDP does not report drops by a queue.
         setsockopt(&sending, sockopt::Ipv4RecvErr, &true).expect("IP_RECVERR");
         let receiving = traffic::udp(to, false, 7001);
         setsockopt(&receiving, sockopt::RcvBufForce, &(8 << 20)).expect("receive buffer");
@@ -86,7 +86,7 @@ impl Limited {
         Ok(())
     }
 
-    /// Packets that came, until none comes any more.
+    /// Number of received packets, until no more arrive.
     fn received(&self) -> u64 {
         let timeout = Some(s(2));
         self.receiving.set_read_timeout(timeout).expect("timeout");
@@ -97,7 +97,7 @@ impl Limited {
     }
 }
 
-/// Nothing is lost in silence: what the kernel took arrives, and the rest is `ENOBUFS`.
+/// No silent loss: accepted packets arrive, and all others fail with `ENOBUFS`.
 #[test]
 fn a_full_queue_returns_enobufs() {
     kernel_test!();
@@ -118,7 +118,7 @@ fn a_full_queue_returns_enobufs() {
     assert_eq!(limited.received(), limited.accepted, "{refused} refused");
 }
 
-/// A send buffer shorter than the flow's queue makes the sender wait, and nothing is dropped.
+/// A send buffer shorter than the flow's queue blocks the sender, and nothing is dropped.
 #[test]
 fn a_small_send_buffer_waits() {
     kernel_test!();
@@ -127,18 +127,18 @@ fn a_small_send_buffer_waits() {
     for _ in 0..100 {
         limited.send().expect("room, after a while");
     }
-    // .83 s at the flow's rate, but for the packets that still wait.
+    // .83 s at the flow's rate, less the packets that are still queued.
     assert!(start.elapsed() > Duration::from_millis(650));
     assert_eq!(limited.received(), limited.accepted);
-    // It does not wait if it asked not to.
+    // A non-blocking socket does not wait.
     limited.sending.set_nonblocking(true).expect("fcntl");
     let full = (0..100).find_map(|_| limited.send().err());
     assert_eq!(full.map(|e| e.kind()), Some(ErrorKind::WouldBlock));
 }
 
-/// Short flows have one rate together. A flow that goes on leaves it, also if its receiver never echoes.
+/// Short flows share one rate. A longer flow leaves their class, even if its receiver never echoes.
 #[test]
-fn who_never_echoes_is_not_held_with_short_flows() {
+fn a_long_flow_without_echoes_is_not_limited_with_short_flows() {
     kernel_test!();
     let lab = Lab::new(3);
     lab.limit(1, MBIT, 100);

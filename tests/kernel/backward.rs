@@ -1,4 +1,4 @@
-//! Messages from a congested port to the source: receivers have no program, and nothing is written into packets.
+//! Messages from a congested port to the source: receivers run no program, and packets are not changed.
 
 use std::{
     io::{Read as _, Write as _},
@@ -35,23 +35,23 @@ use super::{
     tcp::connect,
 };
 
-/// Link of the source: less than what it can send, also when emulated.
+/// Rate of the source's link: lower than what it can send, also when emulated.
 fn link() -> u64 {
     if emulated() { 1_250_000 } else { 12_500_000 }
 }
 
-/// Host 0 is an endpoint, at whose bridge the port to host 1 marks if it has a limit.
+/// Host 0 is an endpoint; the bridge's port to host 1 marks if it has a limit.
 fn config(lab: &Lab, marking: Marking) -> Config {
     let mut config = running::config(lab, marking);
     config.bridges[0].feedback = Feedback::Backward;
-    // One for each mark.
+    // One message per mark.
     config.bridges[0].messages_per_s = 1_000_000;
     running::with_endpoints(config, lab, &[0], link())
 }
 
 /// The port to host 1 has a queue that marks.
 fn marked(lab: &Lab) -> Running {
-    // Room for all: on a busy machine the first mark may be answered after the last packet.
+    // No drops: on a busy machine the reaction to the first mark may come after the last packet.
     lab.limit(1, link() / 5, 5000);
     lab.link(0, link());
     Running::start(config(lab, Marking::InputOutput), Options::default())
@@ -62,14 +62,20 @@ fn only_flow(running: &Running, protocol: u8) -> Flow {
     running.flow(is).1
 }
 
-/// Each mark came to its source by a message of its own, and nothing else happened.
+/// Each mark was reported to its source by one message, and nothing else happened.
 #[track_caller]
-fn all_heard(lab: &Lab, running: &Running, protocol: u8) -> Flow {
+fn all_delivered(lab: &Lab, running: &Running, protocol: u8) -> Flow {
     let port = || running.port(&lab.hosts[1].port);
-    // Two packets may have one place where the source remembers them: the older one is not known any more.
+    // Two packets may share an entry of the source's table: the older one is then unknown.
     let forgotten = || running.count(Count::MessageImpossible);
-    let heard = || only_flow(running, protocol).marked_packets + forgotten() == port().marked;
-    assert!(eventually(s(5), heard), "{:?} {}", port(), running.counts());
+    let all_accepted =
+        || only_flow(running, protocol).marked_packets + forgotten() == port().marked;
+    assert!(
+        eventually(s(5), all_accepted),
+        "{:?} {}",
+        port(),
+        running.counts()
+    );
     let flow = only_flow(running, protocol);
     assert!(port().marked > 0 && flow.decreases > 0, "{flow:?}");
     let sent = running.count(Count::MessageSent);
@@ -111,7 +117,7 @@ fn udp_is_slowed(ipv6: bool) {
     for _ in 0..N {
         assert_eq!(receiving.recv(&mut buffer).expect("receive"), 600);
     }
-    let flow = all_heard(&lab, &running, protocol::UDP);
+    let flow = all_delivered(&lab, &running, protocol::UDP);
     assert_eq!(flow.sent_packets, N as u64);
     assert!(sending.recv(&mut buffer).is_err(), "something came back");
     let frames = seen.all(Duration::from_millis(100));
@@ -149,15 +155,15 @@ fn tcp_is_slowed() {
         all.len()
     });
     sending.write_all(&vec![7; BYTES]).expect("send");
-    // While the connection is there: its flow goes with it.
-    all_heard(&lab, &running, protocol::TCP);
+    // While the connection is open: its flow is removed with it.
+    all_delivered(&lab, &running, protocol::TCP);
     drop(sending);
     assert_eq!(received.join().expect("the receiver"), BYTES);
 }
 
-/// A flow that nothing marks any more comes back to its link's rate, though it hears of nothing.
+/// An unmarked flow returns to its link's rate without receiving any message.
 #[test]
-fn what_is_not_marked_grows_again() {
+fn an_unmarked_flow_recovers() {
     kernel_test!();
     let lab = Lab::new(2);
     let running = marked(&lab);
@@ -183,9 +189,9 @@ fn what_is_not_marked_grows_again() {
     assert!(grown, "{}", rate());
 }
 
-/// A port sends so many messages, and each stands for all marks since the one before.
+/// A port's messages are limited in rate: each one reports all marks since the previous one.
 #[test]
-fn few_messages_say_all_marks() {
+fn rate_limited_messages_report_all_marks() {
     kernel_test!();
     let lab = Lab::new(2);
     lab.limit(1, link() / 5, 5000);
@@ -202,7 +208,7 @@ fn few_messages_say_all_marks() {
     }
     let slot = running.slot(&to.port);
     let reported = || {
-        let point = running.maps.point(0, slot).expect("what it has to say");
+        let point = running.maps.point(0, slot).expect("a congestion point");
         let flow = only_flow(&running, protocol::UDP);
         (point, flow.marked_packets + u64::from(point.pending))
     };
@@ -219,7 +225,7 @@ fn few_messages_say_all_marks() {
     assert_eq!(point.sent, running.count(Count::MessageAccepted));
 }
 
-/// Messages in the name of host 1, about what host 0 has sent there.
+/// Messages with host 1's address about packets that host 0 has sent there.
 pub struct Forger<'a> {
     lab: &'a Lab,
     stranger: Wire,
@@ -239,12 +245,12 @@ impl<'a> Forger<'a> {
         in_the_name_of(&hosts[1], &hosts[0], &hosts[2]).ttl(backward::TTL)
     }
 
-    /// The frame with a message.
+    /// The frame of a message.
     pub fn frame(&self, m: &Message) -> Vec<u8> {
         self.ip().with(PROTOCOL, &m.to_bytes())
     }
 
-    /// The frame with a message that has passed a router.
+    /// The frame of a message that has passed a router.
     fn far(&self, m: &Message) -> Vec<u8> {
         let ip = self.ip().ttl(backward::TTL - 1);
         ip.with(PROTOCOL, &m.to_bytes())
@@ -258,7 +264,7 @@ impl<'a> Forger<'a> {
         self.ip().with(PROTOCOL, &payload)
     }
 
-    /// A frame that somebody else has sent, from here.
+    /// A frame sent by another host, sent again from here.
     pub fn copy(&self, frame: &[u8]) -> Vec<u8> {
         let from = self.lab.hosts[2].mac;
         [&frame[..6], &from, &frame[12..]].concat()
@@ -268,13 +274,13 @@ impl<'a> Forger<'a> {
         self.stranger.send(frame);
     }
 
-    /// [`FORGED`] frames, each made of its number.
+    /// Sends [`FORGED`] frames, each a function of its number.
     pub fn floods(&self, frame: impl Fn(u32) -> Vec<u8>) {
         flood(&self.stranger, frame);
     }
 }
 
-/// A message about an IPv4 frame with a UDP packet, as a port on its way makes it: one mark, BCN's stop or QCN's largest
+/// A message about an IPv4 frame with a UDP packet, as a congested port makes it: one mark, BCN's stop or QCN's largest
 /// feedback.
 pub fn about(frame: &[u8], sequence: u32, kind: Kind) -> Message {
     let word = |at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().expect("four bytes"));
@@ -329,7 +335,7 @@ impl<'a> Victim<'a> {
         only_flow(self.running, protocol::UDP)
     }
 
-    /// One of its packets that was sent just now.
+    /// A frame of the flow that was just sent.
     pub fn frame(&self) -> Vec<u8> {
         while self.seen.next(Duration::ZERO).is_some() {}
         let mut frames = std::iter::from_fn(|| self.seen.next(s(5)));
@@ -337,7 +343,7 @@ impl<'a> Victim<'a> {
         frame.expect("a packet")
     }
 
-    /// How often messages have lowered its rate.
+    /// Number of decreases by messages.
     fn lowered_by(&self, kind: Kind) -> u64 {
         let flow = self.flow();
         match kind {
@@ -346,7 +352,7 @@ impl<'a> Victim<'a> {
         }
     }
 
-    /// It has the rate of its link, and never had another one.
+    /// The flow has its link's rate, and never had a lower one.
     #[track_caller]
     pub fn kept_its_rate(&self) {
         let flow = self.flow();
@@ -362,9 +368,9 @@ impl<'a> Victim<'a> {
     }
 }
 
-/// Who forges what is quoted, copies what was accepted, or comes from afar is refused and counted, and the flow keeps
-/// its rate. Only who sees a packet can quote it, and not even that one without the key, if there is one. That the
-/// bridge itself marks nothing and samples nothing makes no difference: a source does not know what its bridges send.
+/// Messages with forged quotes, copies of accepted messages and messages from behind a router are refused and counted;
+/// the flow keeps its rate. A forger must see a packet to quote it, and with a key that is not enough either. The bridge
+/// neither marks nor samples, which changes nothing: a source does not know what its bridges send.
 fn forgers_slow_no_flow(kind: Kind) {
     const ALL: u64 = FORGED as u64;
     let lab = Lab::new(3);
@@ -374,7 +380,7 @@ fn forgers_slow_no_flow(kind: Kind) {
     let victim = Victim::new(&lab, &running);
     let forger = Forger::new(&lab);
 
-    // Of a flow that is there, about packets that it has not sent.
+    // Of an existing flow, about packets that it has not sent.
     let m = about(&victim.frame(), 0, kind);
     forger.floods(|n| {
         let quote = scattered(n);
@@ -384,16 +390,16 @@ fn forgers_slow_no_flow(kind: Kind) {
             ..m
         })
     });
-    // One of them may be right by chance, of which there is one in 2^32 for each of the 200 packets of the last two seconds.
+    // One of them may match by chance: probability 2^-32 for each of the 200 packets of the last two seconds.
     victim.counted(Count::MessageImpossible, ALL);
     victim.kept_its_rate();
 
-    // Right in all that it says, but from behind a router.
+    // Correct, but from behind a router.
     let m = about(&victim.frame(), FORGED, kind);
     forger.floods(|n| forger.far(&Message { sequence: n, ..m }));
     victim.counted(Count::MessageFar, ALL);
 
-    // Of flows that are not there: the packets of this one are not theirs, and TCP's are known only with the flow.
+    // Of unknown flows: the quoted packet belongs to another flow, and TCP's packets are known only with their flow.
     let m = about(&victim.frame(), FORGED, kind);
     forger.floods(|n| {
         forger.frame(&Message {
@@ -429,7 +435,7 @@ fn forgers_slow_no_flow(kind: Kind) {
     victim.counted(Count::MessageAccepted, 0);
     victim.kept_its_rate();
 
-    // Who sees the packet is believed, once.
+    // A quote of a packet that the forger has seen is accepted, once.
     let m = about(&victim.frame(), FORGED, kind);
     forger.send(&forger.frame(&m));
     victim.counted(Count::MessageAccepted, 1);
@@ -445,7 +451,7 @@ fn forgers_slow_no_flow(kind: Kind) {
     victim.counted(Count::MessageDuplicate, 101);
     assert_eq!(victim.lowered_by(kind), 1, "{:?}", victim.flow());
 
-    // And with a key, not at all.
+    // With a key it is refused.
     config.echo.key = Some(key);
     running.agent().reload(config).expect("reload");
     let m = about(&victim.frame(), FORGED + 1, kind);
@@ -456,7 +462,7 @@ fn forgers_slow_no_flow(kind: Kind) {
     let m = about(&victim.frame(), FORGED + 1, kind);
     forger.send(&forger.signed(&m, key.words()));
     victim.counted(Count::MessageAccepted, 2);
-    // A packet of long ago is not quoted any more.
+    // Quotes of old packets are refused.
     std::thread::sleep(s(3));
     let late = Message {
         sequence: m.sequence + 1,
@@ -485,9 +491,9 @@ fn forged_qcn_feedback_slows_no_flow() {
     forgers_slow_no_flow(Kind::Qcn);
 }
 
-/// A source that waits for echoes takes no message, however right it is.
+/// A source that expects echoes refuses messages, even correct ones.
 #[test]
-fn a_source_with_echoes_takes_no_message() {
+fn a_source_with_echoes_refuses_messages() {
     kernel_test!();
     let lab = Lab::new(3);
     let config = running::config(&lab, Marking::None);
@@ -504,9 +510,9 @@ fn a_source_with_echoes_takes_no_message() {
     }
 }
 
-/// The tag of a port's own messages is right, and the hosts' programs agree on it.
+/// Ports sign their messages correctly, and the hosts' programs accept the signatures.
 #[test]
-fn signed_messages_are_heard() {
+fn signed_messages_are_accepted() {
     kernel_test!();
     let lab = Lab::new(2);
     lab.limit(1, link() / 5, 5000);
@@ -524,10 +530,10 @@ fn signed_messages_are_heard() {
         }
     }
     let port = || running.port(&lab.hosts[1].port).marked;
-    // As in `all_heard`.
+    // As in `all_delivered`.
     let forgotten = || running.count(Count::MessageImpossible);
-    let heard = || running.count(Count::MessageAccepted) + forgotten();
-    let all = eventually(s(5), || port() > 0 && heard() == port());
+    let received = || running.count(Count::MessageAccepted) + forgotten();
+    let all = eventually(s(5), || port() > 0 && received() == port());
     let most = forgotten() * 100 <= port();
     assert!(all && most, "{} {}", port(), running.counts());
     assert_eq!(running.count(Count::MessageForged), 0);

@@ -1,6 +1,6 @@
-//! An agent under load while everything around it changes.
+//! An agent under load while its surroundings change.
 //!
-//! `ECN_CHAOS_SECONDS` says for how long (10), `ECN_CHAOS_SEED` repeats a run.
+//! `ECN_CHAOS_SECONDS` sets the duration (10), `ECN_CHAOS_SEED` repeats a run.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +26,7 @@ use serde_json::Value;
 
 /// 40 Mbit/s.
 const LINK: u64 = 5_000_000;
-/// The host that the others send to.
+/// The receiver.
 const SINK: usize = 3;
 /// A host without the agent: its packets cannot be marked.
 const GREEDY: usize = 4;
@@ -58,7 +58,7 @@ fn rows(ecn: &Path, object: &str) -> Vec<Value> {
     serde_json::from_slice(&output.stdout).unwrap_or_default()
 }
 
-/// One of the things that happen; its name.
+/// Applies a random change; returns its name.
 fn change(
     lab: &mut Lab,
     random: &mut Random,
@@ -90,7 +90,7 @@ fn change(
             let (port, index) = (lab.hosts[host].port.clone(), lab.hosts[host].port_index);
             lab.unplug(host);
             if !lab.plug_in_as(host, &port, index) {
-                lab.plug_in(host); // no `ip`: under another number
+                lab.plug_in(host); // no `ip`: with another device index
             }
             limit(lab);
             "a port made again under its number"
@@ -138,7 +138,7 @@ fn change(
     }
 }
 
-/// Whether a packet comes through between any two hosts.
+/// Pairs of hosts between which no packet gets through.
 fn blocked(lab: &Lab) -> Vec<(usize, usize)> {
     let sockets: Vec<_> = (0..HOSTS)
         .map(|host| udp(&lab.hosts[host], false, 7100))
@@ -198,7 +198,7 @@ fn everything_changes_under_load() {
     note(&format!("chaos: {happened_in_all} changes: {happened:?}"));
     drop(streams);
 
-    // Nothing waits by any counter, and every port is there.
+    // Nothing waits by any counter, and every port is known.
     let mut ports = Vec::new();
     let at_rest = eventually(s(8), || {
         ports = rows(&ecn, "port");
@@ -209,8 +209,8 @@ fn everything_changes_under_load() {
     assert!(at_rest, "{ports:#?}\n{}", folder.log());
     assert_eq!(blocked(&lab), [], "nothing passes\n{}", folder.log());
 
-    // And all of it works: marks come at the port, echoes at the sources, rates follow, and what cannot be marked is
-    // held to its share.
+    // Everything works: the port marks, sources receive echoes and follow their rates, and a source whose packets cannot be
+    // marked is limited to its share.
     config.bridges[0] = before_chaos;
     folder.write(&config);
     agent.signal(Signal::SIGHUP);
@@ -230,7 +230,7 @@ fn everything_changes_under_load() {
         port["ifindex"] == lab.hosts[SINK].port_index
             && port["dropped_unmarkable_packets"].as_u64() > Some(100)
     };
-    // Its share is known a moment after it is due.
+    // Its share is known a moment later.
     let mut ports = Vec::new();
     let is_held = eventually(s(5), || {
         ports = rows(&ecn, "port");
@@ -242,11 +242,11 @@ fn everything_changes_under_load() {
         let root = host.nl.root_qdisc(host.ifindex).expect("qdiscs");
         root.map(|root| (root.kind, root.handle))
     };
-    // An endpoint whose device came back is enforced as one whose device stayed; where nothing is limited, nothing is.
+    // An endpoint whose device returned is enforced like the others; without limits there is no shaping.
     assert!((0..SINK).all(|n| qdisc(n).is_some_and(|(_, handle)| handle != 0)));
     drop(streams);
 
-    // A line or two for a thing that happened, none for every packet or tick.
+    // A line or two per change, none per packet or tick.
     let lines = folder.log().lines().count();
     assert!(
         lines <= 20 + 4 * happened_in_all,
@@ -255,9 +255,9 @@ fn everything_changes_under_load() {
     );
     agent.signal(Signal::SIGTERM);
     assert_eq!(agent.ended(s(20)), Some(Some(0)), "{}", folder.log());
-    objects.gone();
+    objects.wait_removed();
     let mut left = Snapshot::take().beyond(&before);
-    // The lock file stays, and what the lab itself recreated at its port has new numbers.
+    // The lock file remains, and ports that the lab recreated have new indexes.
     left.retain(|what| !what.ends_with("/run/ecn/lock") && !what.contains(lab.switch.name()));
     assert_eq!(left, Vec::<String>::new(), "{}", folder.log());
 }

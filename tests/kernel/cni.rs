@@ -1,4 +1,4 @@
-//! Containers on the bridge of a CNI plugin, as Kubernetes makes them: Debian's `containernetworking-plugins`.
+//! Containers on the bridge of a CNI plugin, as Kubernetes creates them: Debian's `containernetworking-plugins`.
 
 use std::{
     fs,
@@ -25,14 +25,14 @@ use ecn_user::{
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-/// Where Debian has the plugins.
+/// Debian's path of the plugins.
 const PLUGINS: &str = "/usr/lib/cni";
-/// Its bridge.
+/// The plugin's bridge.
 const CNI0: &str = "cni0";
-/// This soon a container is to be controlled, and to be gone.
+/// Time limit for a container to become controlled, or to be removed.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Leaves the test where there is no plugin.
+/// Skips the test if a plugin is not installed.
 macro_rules! plugin_or_skip {
     () => {
         if !Path::new(PLUGINS).join("bridge").is_file() {
@@ -46,7 +46,7 @@ macro_rules! plugin_or_skip {
     };
 }
 
-/// The network of a node: a namespace of its own stands for the node.
+/// A node's network, in a namespace of its own.
 struct Node {
     lab: Lab,
     folder: Folder,
@@ -60,7 +60,7 @@ impl Node {
         }
     }
 
-    /// Calls the plugin; what it printed.
+    /// Calls the plugin; returns its output.
     fn call(&self, command: &str, netns: &str) -> String {
         let network = json!({
             "cniVersion": "0.4.0",
@@ -93,12 +93,12 @@ impl Node {
             plugin.wait_with_output()
         };
         let output = self.lab.switch.run(run).expect("the plugin");
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "{command} {netns}: {said}");
-        said
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{command} {netns}: {printed}");
+        printed
     }
 
-    /// Makes a container's namespace and connects it.
+    /// Creates a container's namespace and connects it.
     fn add(&self, number: usize) -> Pod {
         let netns = format!("{}-pod{number}", self.lab.switch.name());
         drop(NetNs::create(&netns).expect("a namespace"));
@@ -136,7 +136,7 @@ impl Node {
         agent
     }
 
-    /// How many ports the bridge has.
+    /// Number of the bridge's ports.
     fn ports(&self) -> usize {
         let links = self.lab.nl.links().expect("links");
         links.iter().filter(|link| link.master.is_some()).count()
@@ -153,7 +153,7 @@ impl Drop for Node {
     }
 }
 
-/// The namespaces whose devices are controlled.
+/// Namespaces of controlled devices.
 fn controlled() -> Vec<String> {
     let state = State::read().filter(|_| Lock::holder().is_some());
     let endpoints = state.unwrap_or_default().endpoints;
@@ -167,7 +167,7 @@ fn is_controlled(pod: &Pod) -> bool {
     controlled().contains(&pod.netns)
 }
 
-/// A container that is there.
+/// A running container.
 #[derive(Clone)]
 struct Pod {
     netns: String,
@@ -175,7 +175,7 @@ struct Pod {
 }
 
 impl Pod {
-    /// Sends packets, and leaves nothing open there. Returns where they came from.
+    /// Sends packets, and closes the socket. Returns its address.
     fn send(&self, to: SocketAddr, packets: u32) -> SocketAddr {
         let ns = NetNs::named(&self.netns).expect("a namespace");
         let bind = || UdpSocket::bind((self.address, 0));
@@ -188,7 +188,7 @@ impl Pod {
     }
 }
 
-/// Receives there as long as it lives.
+/// A receiver there, until it is dropped.
 fn receiver(pod: &Pod) -> (UdpSocket, SocketAddr) {
     let ns = NetNs::named(&pod.netns).expect("a namespace");
     let at = SocketAddr::new(pod.address, 7000);
@@ -196,12 +196,12 @@ fn receiver(pod: &Pod) -> (UdpSocket, SocketAddr) {
     (socket, at)
 }
 
-/// Default pin path of the agent.
+/// The agent's default pin path.
 fn maps() -> Maps {
     Maps::open(&ecn_user::config::Config::default().agent.pin).expect("maps")
 }
 
-/// What echoes have said of the packets that came from there.
+/// Packets from this address that echoes have acknowledged.
 fn acked(maps: &Maps, from: SocketAddr) -> u64 {
     let IpAddr::V4(address) = from.ip() else {
         return 0;
@@ -259,7 +259,7 @@ fn containers_churn_under_load() {
     let ecn = ecn_or_skip!();
     plugin_or_skip!();
     let node = Node::new();
-    // Their ports have no queue: marks come by virtual ones.
+    // Their ports have no queue: virtual queues mark.
     let config = format!(
         "[[bridge]]\nname = \"{CNI0}\"\npeers = true\nqueue = \"virtual\"\nqueue_rate = \"100mbit\"\n"
     );
@@ -292,8 +292,8 @@ fn containers_churn_under_load() {
         let ports = node.ports();
         let begun = Instant::now();
         node.delete(pod);
-        let gone = || node.ports() == ports - 1 && !is_controlled(pod);
-        assert!(eventually(SOON, gone), "{}: {}", pod.netns, log());
+        let removed = || node.ports() == ports - 1 && !is_controlled(pod);
+        assert!(eventually(SOON, removed), "{}: {}", pod.netns, log());
         slowest[0] = slowest[0].max(begun.elapsed());
         *pod = node.add(number);
         let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! The commands beside a running agent: what they print, and how they end.
+//! Commands with a running agent: their output and exit codes.
 
 use std::{
     collections::BTreeSet,
@@ -28,7 +28,7 @@ use serde_json::Value;
 /// 40 Mbit/s.
 const LINK: u64 = 5_000_000;
 
-/// Runs commands, and compares what they print with their schemas.
+/// Runs commands, and compares their output with the schemas.
 struct Session {
     ecn: PathBuf,
     compared: BTreeSet<String>,
@@ -60,14 +60,14 @@ impl Session {
         document
     }
 
-    /// The document of a command that must succeed.
+    /// The JSON output of a command that must succeed.
     #[track_caller]
     fn json(&mut self, command: &str, words: &str) -> Value {
         let printed = stdout(&self.run(words));
         self.compare(command, &printed)
     }
 
-    /// The first flow that was marked.
+    /// The first marked flow.
     fn marked(&self) -> Option<FlowRow> {
         let flows = stdout(&self.run("flow show -j"));
         let flows: Vec<FlowRow> = serde_json::from_str(&flows).expect("flows");
@@ -79,7 +79,7 @@ fn text(of: &Path) -> &str {
     of.to_str().expect("a path")
 }
 
-/// A bridge whose third port is slow, and hosts 0 and 1 that fill it.
+/// A bridge whose third port is slow; hosts 0 and 1 fill it.
 fn config(lab: &Lab) -> Config {
     lab.limit(2, LINK / 4, 100);
     let config = running::config(lab, Marking::InputOutput);
@@ -93,9 +93,9 @@ fn streams(lab: &Lab) -> [Stream; 2] {
     })
 }
 
-/// All that is printed with `-j` has the keys of its schema, and no other.
+/// The output with `-j` has exactly the keys of its schema.
 #[test]
-fn json_is_that_of_the_schemas() {
+fn json_matches_the_schemas() {
     kernel_test!();
     let mut session = Session::new(ecn_or_skip!());
     of_an_agent(&mut session);
@@ -114,9 +114,9 @@ fn of_an_agent(session: &mut Session) {
     let mut config = config(&lab);
     config.bridges.push(config::Bridge::new("br-later"));
     let mut agent = Agent::start(&session.ecn, &config);
-    let say = agent.folder.join("monitor");
-    let mut monitor = Process::start(&session.ecn, &["monitor", "-j", "-s", "0.2"], &say);
-    let events = || fs::read_to_string(say.with_extension("out")).unwrap_or_default();
+    let path = agent.folder.join("monitor");
+    let mut monitor = Process::start(&session.ecn, &["monitor", "-j", "-s", "0.2"], &path);
+    let events = || fs::read_to_string(path.with_extension("out")).unwrap_or_default();
     let streams = streams(&lab);
     let slowed = || session.marked().is_some();
     assert!(eventually(s(10), slowed), "{}", agent.log());
@@ -210,17 +210,17 @@ fn of_a_rig(session: &mut Session) {
     fs::remove_dir_all(&out).expect("remove it");
 }
 
-/// Rates that a flow cannot have, and what is there already or not.
+/// Rates out of range, and objects that already exist or do not exist.
 #[test]
-fn refusals_have_the_code_of_their_cause() {
+fn exit_codes_match_the_cause() {
     const ABSENT: &str = "10.9.9.9:1>10.9.9.8:2/udp";
     kernel_test!();
     let session = Session::new(ecn_or_skip!());
     let refused = |words: &str, code: i32, why: &str| {
         let output = session.run(words);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{words}: {said}");
-        assert!(said.contains(why), "{words}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{words}: {stderr}");
+        assert!(stderr.contains(why), "{words}: {stderr}");
         assert!(output.stdout.is_empty(), "{words}");
     };
     let lab = Lab::new(3);

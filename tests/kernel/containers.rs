@@ -1,4 +1,4 @@
-//! Containers that come and go: nothing of ours keeps them, and what comes is taken up.
+//! Containers that start and stop: nothing keeps them alive, and new ones are controlled.
 
 use std::{
     fs,
@@ -21,11 +21,10 @@ use ecn_user::{
     net::{NetNs, Netlink, VethEnd},
 };
 
-/// This soon something that came or went is to be noticed.
+/// Time limit for noticing that a container started or stopped.
 const SOON: Duration = Duration::from_secs(1);
 
-/// A container as runtimes make them: a namespace with a name, and a veth pair to the bridge. Nothing here keeps it
-/// open.
+/// A container as runtimes create it: a named namespace, and a veth pair to the bridge. Nothing here keeps it open.
 struct Container<'a> {
     lab: &'a Lab,
     netns: String,
@@ -72,7 +71,7 @@ impl<'a> Container<'a> {
         NetNs::delete(&self.netns).expect("a namespace");
     }
 
-    /// Whether its port is still there.
+    /// Whether its port still exists.
     fn has_port(&self) -> bool {
         self.lab.nl.link(&self.port).is_ok()
     }
@@ -84,7 +83,7 @@ impl Drop for Container<'_> {
     }
 }
 
-/// The lab's bridge and the other ends of its ports.
+/// Configures the lab's bridge and the peers of its ports.
 fn peers(lab: &Lab) -> Config {
     let mut config = lab_config(lab, Marking::InputOutput);
     config.bridges[0].peers = true;
@@ -100,16 +99,16 @@ fn open_files() -> usize {
     fs::read_dir("/proc/self/fd").expect("own files").count()
 }
 
-/// Turns of [`a_removed_namespace_is_dropped_and_a_new_one_is_adopted`], and those before the first count.
+/// Iterations of [`a_removed_namespace_is_dropped_and_a_new_one_is_adopted`], and those before the first measurement.
 const TURNS: u32 = 200;
 const WARM_UP: u32 = 20;
-/// 100 Mbit/s: of the ports that are full meanwhile.
+/// 100 Mbit/s, of the full ports.
 const PORT: u64 = 12_500_000;
-/// What 180 turns may leave in the agent's heap, and what a thread more may: glibc gives it a heap of its own.
+/// How much the agent's heap may grow in 180 iterations, and per additional thread: glibc gives each thread a heap.
 const GROWTH_KIB: u64 = 2048;
 const GROWTH_PER_THREAD_KIB: u64 = 4096;
 
-/// As an operator has it: with two full ports, and traffic to the container.
+/// As in production: with two full ports, and traffic to the container.
 #[test]
 fn a_removed_namespace_is_dropped_and_a_new_one_is_adopted() {
     kernel_test!();
@@ -128,10 +127,10 @@ fn a_removed_namespace_is_dropped_and_a_new_one_is_adopted() {
     ];
     let socket = udp(&lab.hosts[2], false, 7003);
     let to_container = Repeated::paced(1000, move |_| {
-        // Nobody listens there, and at times nobody is there.
+        // No process receives there, and at times there is no namespace.
         let _ = socket.send_to(&[7; 1000], "10.77.0.101:7003");
     });
-    // What the kernel lets go of later is not counted, nor what the agent gives back once a second.
+    // Excludes what the kernel releases late, and what the agent releases once a second.
     let settled = || {
         std::thread::sleep(Duration::from_millis(1_500));
         let mut held = agent.held();
@@ -148,10 +147,10 @@ fn a_removed_namespace_is_dropped_and_a_new_one_is_adopted() {
     let turn = |slowest: &mut [Duration; 2]| {
         let begun = Instant::now();
         container.remove();
-        let gone = eventually(SOON, || !container.has_port());
-        assert!(gone, "its port is still there: {}", log());
+        let is_removed = eventually(SOON, || !container.has_port());
+        assert!(is_removed, "its port is still there: {}", log());
         let removed = Instant::now();
-        // The same name is to stand for the new one.
+        // The same name must refer to the new namespace.
         assert!(eventually(SOON, || !taken_up()), "{}", log());
         container.make(1);
         let made = Instant::now();
@@ -225,7 +224,7 @@ fn running_endpoints(running: &Running) -> usize {
 }
 
 #[test]
-fn patterns_take_up_what_matches_and_what_is_not_there_is_waited_for() {
+fn patterns_and_names_match_devices_that_appear_later() {
     kernel_test!();
     let lab = Lab::new(0);
     let mut config = lab_config(&lab, Marking::InputOutput);
@@ -259,7 +258,7 @@ fn patterns_take_up_what_matches_and_what_is_not_there_is_waited_for() {
 }
 
 #[test]
-fn a_new_configuration_is_taken_whole_or_not_at_all() {
+fn a_new_configuration_is_applied_whole_or_not_at_all() {
     kernel_test!();
     let lab = Lab::new(2);
     let one = lab_config(&lab, Marking::InputOutput);
@@ -273,7 +272,7 @@ fn a_new_configuration_is_taken_whole_or_not_at_all() {
     let running = Running::start(config.clone(), Options::default());
     let agent = running.agent();
 
-    // Another endpoint comes, another threshold holds.
+    // Another endpoint is added, another threshold is applied.
     let mut new = config.clone();
     new.endpoints.push(with(1));
     new.bridges[0].threshold = 5;
@@ -281,7 +280,7 @@ fn a_new_configuration_is_taken_whole_or_not_at_all() {
     assert_eq!(agent.state().endpoints.len(), 2);
     assert_eq!(running.maps.marking(0).expect("a policy").threshold, 5);
 
-    // One that cannot be changes nothing: here somebody has a root qdisc of his own.
+    // A configuration that cannot be applied changes nothing: here another root qdisc exists.
     lab.hosts[0]
         .nl
         .pfifo_leaf(lab.hosts[0].ifindex, ecn_user::net::ROOT, 7 << 16, 10)
@@ -297,7 +296,7 @@ fn a_new_configuration_is_taken_whole_or_not_at_all() {
     let refused = agent.reload(bad).expect_err("another size of the table");
     assert!(refused.to_string().contains("restart"), "{refused}");
 
-    // What is not meant any more goes.
+    // What is no longer configured is removed.
     agent.reload(one).expect("a good configuration");
     assert_eq!(agent.state().endpoints, []);
     assert_eq!(running.maps.marking(0).expect("a policy").threshold, 8);

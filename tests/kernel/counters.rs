@@ -1,4 +1,4 @@
-//! Counters at ports: exact for a counted number of packets.
+//! Counters at ports: exact for a known number of packets.
 
 use std::net::SocketAddr;
 
@@ -39,7 +39,7 @@ fn a_counted_number_of_packets() {
     let lab = Lab::new(3);
     let running = Running::start(running::config(&lab, Marking::None), Options::default());
     let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
-    // Else they would be answered.
+    // Else the host would reply to them.
     let _listening = [false, true].map(|ipv6| udp(to, ipv6, 2));
     let frames = [false, true].map(|ipv6| Ip::between(from, to, ipv6).udp(1, 2, &[7; 200]));
     send(&lab, &frames);
@@ -51,7 +51,7 @@ fn a_counted_number_of_packets() {
         ..Port::default()
     };
     let found = running.port(&to.port);
-    // What the check of the device's queue remembers is no count of packets.
+    // What the sweep remembers of the device's queue is no packet count.
     let found = Port {
         surplus: 0,
         surplus_samples: 0,
@@ -80,15 +80,15 @@ fn frames_that_are_not_counted() {
     );
     let port = running.port(&to.port);
     assert_eq!((port.arrived, port.departed, port.dropped), (0, 0, 0));
-    // The counters do work.
+    // The counters work, though.
     send(&lab, &[Ip::between(from, to, false).udp(1, 2, &[7; 200])]);
     settled(&running);
     assert_eq!(running.port(&to.port).arrived, N);
 }
 
-/// A queue that overflows: what the kernel dropped, what we saw of it, and both against arrivals.
+/// A queue that overflows: the kernel's drops, the counted drops, and both against arrivals.
 #[test]
-fn drops_are_the_kernels() {
+fn drops_match_the_kernels() {
     kernel_test!();
     let lab = Lab::new(2);
     let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
@@ -137,9 +137,9 @@ fn super_packets_count_their_segments() {
     assert!(port.arrived >= (4 << 20) / 1448, "{port:?}");
 }
 
-/// Two tags: one in metadata, one in the frame.
+/// Two VLAN tags: one in metadata, one in the frame.
 #[test]
-fn tagged_packets_leave_as_they_came() {
+fn tagged_packets_leave_unchanged() {
     kernel_test!();
     let lab = Lab::new(2);
     let running = Running::start(running::config(&lab, Marking::None), Options::default());
@@ -155,10 +155,10 @@ fn tagged_packets_leave_as_they_came() {
     running.all_left(&to.port, 2 * N);
 }
 
-/// Where a port has no queue, nothing waits: super-packets are not counted, and not marked. As soon as it has one they
-/// are, and again not when that goes.
+/// A port without a queue never holds packets: super-packets there are neither counted nor marked. They are as soon as
+/// the port gets a queue, and no longer once it is removed.
 #[test]
-fn ports_without_a_queue_are_passed_by() {
+fn ports_without_a_queue_are_not_counted() {
     const LINK: u64 = 12_500_000;
     const SEGMENTS: usize = 20;
     const SENDS: u64 = 50;
@@ -168,7 +168,7 @@ fn ports_without_a_queue_are_passed_by() {
     lab.no_queue(1);
     let mut config = running::config(&lab, Marking::InputOutput);
     if config.bridges[0].queue == Queue::Virtual {
-        // This kernel's queues cannot be watched.
+        // This kernel cannot watch ports' own queues.
         return;
     }
     config.bridges[0].buffer = 2;
@@ -201,7 +201,7 @@ fn ports_without_a_queue_are_passed_by() {
         assert_eq!(seen, (0, 0, 0, 0), "{number}: {port:?}");
         assert_eq!((port.input_triggers, port.output_triggers), (0, 0));
     }
-    // The agent hears of it within a tick.
+    // The agent notices it within a tick.
     lab.queue(1);
     let counted_all = || {
         send(1);
@@ -223,7 +223,7 @@ fn ports_without_a_queue_are_passed_by() {
         counted(1).arrived == before
     };
     assert!(eventually(s(3), silent), "{:?}", counted(1));
-    // Also what went with its queue does not wait any more.
+    // Packets dropped with their queue no longer wait either.
     assert!(
         eventually(s(5), || running.waiting().is_empty()),
         "{:?}",

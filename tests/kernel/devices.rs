@@ -1,5 +1,4 @@
-//! Which device a packet is at: programs look in `ECN_NEAR` first, where each device shares its place with
-//! others.
+//! How programs find a packet's device: they first look in `ECN_NEAR`, where devices share entries.
 
 use ecn_core::{
     abi::{self, Device, DeviceKey, name},
@@ -10,7 +9,7 @@ use ecn_tests::{frames::Ip, kernel_test, lab::Lab, running::pin};
 use ecn_user::datapath::{Datapath, Sizes, TestPacket};
 
 #[test]
-fn devices_that_share_a_place() {
+fn devices_that_share_an_entry() {
     kernel_test!();
     let lab = Lab::new(0);
     let link = lab.nl.add_bridge("port").expect("a device");
@@ -57,7 +56,7 @@ fn share(ifindex: u32) {
         ifindex,
         ..TestPacket::default()
     };
-    // Which devices are there, by their slots; each change is of one.
+    // Which devices exist, by their slots; consecutive steps differ in one device.
     let steps = [
         [0, 0, 0],
         [1, 0, 0],

@@ -1,14 +1,13 @@
-//! The programs against the same core on the host, on random events and on those of the simulator: the same packets are marked, and
-//! every counter of the bridge is the same after every event.
+//! The programs against the same core on the host, with random events and with the simulator's: the same packets are marked,
+//! and every counter of the bridge is the same after every event.
 //!
-//! `ecn_port_out`, `ecn_wire_end` and `ecn_port_reset` are run as they are. Tracing programs cannot be run on a
-//! packet of one's own: departures and drops go through `ecn_port_replay`, which is `ecn_depart` and `ecn_drop`
-//! without what they read from kernel structures. That part is seen by [`super::replay`], with real
-//! packets.
+//! `ecn_port_out`, `ecn_wire_end` and `ecn_port_reset` run unchanged. Tracing programs cannot be run on a given packet:
+//! departures and drops go through `ecn_port_replay`, which is `ecn_depart` and `ecn_drop` without their reads of kernel
+//! structures. Those are covered by [`super::replay`], with real packets.
 //!
-//! Ports mark or sample their queues, so that their messages are compared, too: the state of each congestion point is the same
-//! after every event. Its clock is not traced: there must be a time during the program's run at which the core does the same,
-//! which is the very one wherever the state shows it. [`super::reaction`] compares what sources make of messages.
+//! Ports mark or sample their queues, so that their messages are compared, too: the state of each congestion point is the
+//! same after every event. Its clock is not recorded: the core must do the same at some time during the program's run,
+//! and at the exact time where the state shows it. [`super::reaction`] compares how sources react to messages.
 
 use std::{cell::RefCell, collections::VecDeque};
 
@@ -40,25 +39,25 @@ use proptest::{
     test_runner::{Config, TestCaseError, TestRunner},
 };
 
-/// Random traces; `PROPTEST_CASES` asks for more.
+/// Random traces; overridden by `PROPTEST_CASES`.
 const TRACES: u32 = 500;
-/// Ports of a random bridge at most.
+/// Maximum number of ports of a random bridge.
 const MOST_PORTS: usize = 8;
-/// Devices that can be ports; one more is of another bridge.
+/// Devices that can be ports; one more belongs to another bridge.
 const DEVICES: usize = 32;
 /// Events of each simulated bridge.
 const SIMULATED: usize = 3_000;
-/// The bridge under test; another one has a port, too.
+/// The bridge under test; another bridge has a port, too.
 const BRIDGE: u32 = 1;
 
 /// Where a packet comes from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Input {
-    /// A port of this bridge, by its place.
+    /// A port of this bridge, by index.
     Port(usize),
     /// The host itself.
     Host,
-    /// A device that is no port of this bridge.
+    /// A device that is not a port of this bridge.
     Elsewhere,
 }
 
@@ -67,7 +66,7 @@ enum Input {
 struct Packet {
     input: Input,
     segments: u32,
-    /// Who sends it.
+    /// Its source.
     host: u8,
     ipv6: bool,
     tag: bool,
@@ -75,43 +74,43 @@ struct Packet {
     fragment: bool,
 }
 
-/// What happens next. Ports by their place.
+/// Events. Ports are given by index.
 #[derive(Clone, Debug)]
 enum Step {
-    /// A packet comes; beyond the queue's limit it is dropped.
+    /// A packet arrives; beyond the queue's limit it is dropped.
     Arrive(Packet, usize),
-    /// A frame comes that is not counted.
+    /// A frame arrives that is not counted.
     Uncounted(usize),
-    /// The first packet of a queue leaves, by segments if the device cannot send super-packets.
+    /// The head of a queue departs, in segments if the device cannot send super-packets.
     Leave(usize),
-    /// The same, and the tracepoint's run goes missing.
+    /// As `Leave`, but the tracepoint's run is missing.
     Missed(usize),
-    /// A packet leaves that never came: it was there before the counting began.
+    /// A packet departs that never arrived: it was queued before counting began.
     Unknown(Packet, usize),
-    /// The queue drops a packet that waits.
+    /// The queue drops a waiting packet.
     Drop(usize, usize),
     /// A packet arrives at the other end of the wire.
     WireEnd(usize),
-    /// The agent's sweep finds a queue standing still; false: it has moved meanwhile.
+    /// The agent's sweep finds a queue idle; false: it has changed meanwhile.
     Sweep(usize, bool),
     /// A port is removed.
     Remove(usize),
-    /// Another policy.
+    /// The policy is changed.
     Policy(Marking, MarkAt, u32, u32, ShareBy, u32, backward::Policy),
-    /// So many milliseconds go by.
+    /// This number of milliseconds passes.
     Wait(u64),
 }
 
-/// A trace, and the bridge that it happens at.
+/// A trace, and its bridge.
 #[derive(Clone, Debug)]
 struct Trace {
     /// Slots of the ports.
     slots: Vec<u8>,
-    /// Packets that a queue holds.
+    /// Queue limit, packets.
     limit: usize,
-    /// The queue's length can be read.
+    /// Whether the queue's length can be read.
     backlog: bool,
-    /// The devices send super-packets whole.
+    /// Whether the devices send super-packets whole.
     whole: bool,
     policy: Step,
     steps: Vec<Step>,
@@ -163,7 +162,7 @@ fn policy() -> impl Strategy<Value = Step> {
     let drops = prop_oneof![4 => 1..=8u32, 1 => Just(0)];
     (marking, mark_at, size(), size(), by, drops, messages()).prop_map(
         |(marking, at, buffer, threshold, by, drops, messages)| {
-            // Where packets leave, no message can be sent; ports that sample mark nothing.
+            // Ports that mark at departure send no messages; ports that sample mark nothing.
             let (marking, messages) = match at {
                 _ if messages.sampling.kind == Kind::Bcn as u32 => (Marking::Bcn, messages),
                 _ if messages.sampling.kind == Kind::Qcn as u32 => (Marking::Qcn, messages),
@@ -180,7 +179,7 @@ fn echoes() -> backward::Policy {
     backward::Policy::new(Feedback::Echo, backward::MESSAGES_PER_S)
 }
 
-/// What ports say.
+/// How ports send messages.
 fn messages() -> impl Strategy<Value = backward::Policy> {
     let feedback = prop_oneof![2 => Just(Feedback::Echo), 1 => Just(Feedback::Backward),
         1 => Just(Feedback::Both)];
@@ -216,7 +215,7 @@ fn sampling() -> impl Strategy<Value = Sampling> {
 }
 
 fn step(ports: usize) -> impl Strategy<Value = Step> {
-    // One output is the congested one.
+    // One output is congested.
     let port = move || prop_oneof![2 => Just(0), 3 => 0..ports];
     prop_oneof![
         100 => (packet(ports), port()).prop_map(|(p, o)| Step::Arrive(p, o)),
@@ -254,14 +253,14 @@ fn trace() -> impl Strategy<Value = Trace> {
     })
 }
 
-/// A packet that is somewhere.
+/// A queued packet.
 #[derive(Clone, Copy)]
 struct Queued {
     packet: Packet,
     markable: bool,
 }
 
-/// What the traces contained.
+/// Coverage of the traces.
 #[derive(Debug, Default)]
 struct Seen {
     events: u64,
@@ -281,18 +280,18 @@ struct Seen {
     below: u64,
     /// Marks that messages report.
     backward: u64,
-    /// Samples of queues, those that only sources that are slowed down hear of, and which of these did.
+    /// Samples of queues, those sent only to sources that are slowed down, and those of these that were sent.
     samples: u64,
     for_tagged: u64,
     tagged: u64,
-    /// Messages of ports, those that had to wait, and whose time the state shows.
+    /// Messages of ports, those delayed by the rate limit, and those whose time the state shows.
     messages: u64,
     held: u64,
     timed: u64,
     stops: u64,
 }
 
-/// The loaded programs, and the devices that tell the ports apart.
+/// The loaded programs, and the devices of the ports.
 struct Kernel {
     datapath: Datapath,
     copy: Copy,
@@ -301,7 +300,7 @@ struct Kernel {
     netns: u32,
     /// Devices of the ports, then one of another bridge.
     devices: Vec<u32>,
-    /// Whom ports have slowed down, as they remember it.
+    /// Sources that ports have slowed down, as they remember them.
     tagged: Vec<u32>,
     /// Traces so far.
     traces: u64,
@@ -310,21 +309,21 @@ struct Kernel {
 
 type Outcome = Result<(), TestCaseError>;
 
-/// A trace on its way through both.
+/// A trace, run on both.
 struct Both<'a> {
     kernel: &'a mut Kernel,
     trace: &'a Trace,
     policy: Policy,
     feedback: Feedback,
     messages: backward::Policy,
-    /// What each port has to say.
+    /// Congestion points of the ports.
     points: Vec<Point>,
     host: Box<Switch<PORTS>>,
     shares: Box<Shares<PORTS, SOURCES>>,
-    /// By the last event.
+    /// As of the last event.
     decided: Decision,
     sequence: u32,
-    /// When the last packet came.
+    /// Time of the last arrival.
     now_ns: u64,
     queues: Vec<VecDeque<Queued>>,
     wires: Vec<VecDeque<Queued>>,
@@ -368,7 +367,7 @@ impl Kernel {
         both.end()
     }
 
-    /// Events that the simulator recorded, with its counters after each.
+    /// Replays the simulator's events, with its counters after each.
     fn replay(&mut self, simulated: &ecn_sim::trace::Trace, feedback: Feedback) -> Outcome {
         let ports = simulated.policy.ports as u8;
         let trace = Trace {
@@ -429,10 +428,10 @@ impl Kernel {
             self.maps.set_device(key, device).expect("a device");
         }
         self.maps.clear_bridge(BRIDGE).expect("clear");
-        // Of a trace that failed.
+        // Left over from a trace that failed.
         while self.trace.next().is_some() {}
         self.traces += 1;
-        // Points keep their state from trace to trace, as ports do.
+        // Congestion points keep their state from trace to trace, as ports do.
         let points = trace.slots.iter().map(|slot| self.point(*slot)).collect();
         Both {
             kernel: self,
@@ -474,12 +473,12 @@ impl Packet {
         self.ecn != packet::NOT_ECT
     }
 
-    /// Bytes on the wire of so many segments of it.
+    /// Wire length of this number of its segments.
     fn wire_len(&self, n: u32) -> u32 {
         self.frame(self.ecn).len() as u32 * n
     }
 
-    /// Its flow, as a port knows it.
+    /// Its flow's key, as a port computes it.
     fn key(&self) -> flow::Key {
         let frame = self.frame(self.ecn);
         let ip = packet::parse(frame.as_slice()).expect("IP");
@@ -537,7 +536,7 @@ impl Both<'_> {
         }
     }
 
-    /// The last comparison, of everything, and what there was.
+    /// The last comparison, of everything; adds to the coverage.
     fn end(mut self) -> Outcome {
         self.compare(true)?;
         let of = |count: fn(&Port) -> u64| self.host.ports.iter().map(count).sum::<u64>();
@@ -552,7 +551,7 @@ impl Both<'_> {
         Ok(())
     }
 
-    /// The simulator, the core on the host and the kernel do the same.
+    /// The simulator, the core on the host and the kernel agree.
     fn simulated(&mut self, event: &ecn_sim::trace::Event) -> Outcome {
         let place = |slot: u8| usize::from(slot) - 1;
         let queued = Queued {
@@ -607,8 +606,8 @@ impl Both<'_> {
                 None => Ok(()),
             },
             Step::Missed(o) => {
-                let gone = self.queues[*o].pop_front();
-                self.wires[*o].extend(gone);
+                let departed = self.queues[*o].pop_front();
+                self.wires[*o].extend(departed);
                 Ok(())
             }
             Step::Unknown(packet, o) => {
@@ -640,7 +639,7 @@ impl Both<'_> {
 
     fn set_messages(&mut self, policy: backward::Policy) {
         self.messages = backward::Policy {
-            // Ports of their own in each trace: nobody is slowed down at first.
+            // Each trace has its own points: no source is slowed down at first.
             bridge: self.kernel.traces << 8,
             ..policy
         };
@@ -679,7 +678,7 @@ impl Both<'_> {
         Ok(())
     }
 
-    /// Whether the packet enters its queue. When it came is the kernel's to say.
+    /// Whether the packet enters its queue. The kernel determines its time of arrival.
     fn enter(&mut self, packet: Packet, o: usize) -> Result<bool, TestCaseError> {
         let n = packet.segments();
         let begun = now_ns();
@@ -702,7 +701,7 @@ impl Both<'_> {
         let by_message = self.feedback.is_backward();
         self.kernel.seen.backward += u64::from(decision.mark * u32::from(by_message));
         if decision.drop == 0 {
-            self.says(packet, n, o, decision.mark != 0 && by_message, ran)?;
+            self.update_point(packet, n, o, decision.mark != 0 && by_message, ran)?;
         }
         self.kernel.seen.arrivals += 1;
         self.kernel.seen.super_packets += u64::from(n > 1);
@@ -720,16 +719,23 @@ impl Both<'_> {
         Ok(decision.drop == 0)
     }
 
-    /// What a port has to say of a packet that has come: that it is marked, and, if it is sampled, how long the queue is.
-    fn says(&mut self, packet: Packet, n: u32, o: usize, marked: bool, ran: [u64; 2]) -> Outcome {
-        // Nobody to notify.
+    /// Updates the congestion point for an arrival: whether it is marked and, if sampled, how long the queue is.
+    fn update_point(
+        &mut self,
+        packet: Packet,
+        n: u32,
+        o: usize,
+        marked: bool,
+        ran: [u64; 2],
+    ) -> Outcome {
+        // No source to notify.
         let samples = self.samples() && matches!(packet.input, Input::Port(_));
         let slot = self.slot(o);
         let (policy, bytes) = (self.messages, packet.wire_len(n));
         let waiting = self.host.ports[usize::from(slot)].cnt1;
         let tag = Quoted::tag(policy.point(slot), packet.key().hash());
         let entry = self.kernel.tagged[tag.place as usize];
-        let (now_ns, said) = self.compare_point(o, ran, |point, now_ns| {
+        let (now_ns, sampled) = self.compare_point(o, ran, |point, now_ns| {
             if marked {
                 point.mark(&policy, n, now_ns);
             }
@@ -741,7 +747,7 @@ impl Both<'_> {
             let is_sent = sample.is_for(is_tagged) && point.next_message(&policy, now_ns).is_some();
             Some((sample, is_tagged, is_sent))
         })?;
-        let Some((sample, is_tagged, is_sent)) = said else {
+        let Some((sample, is_tagged, is_sent)) = sampled else {
             return Ok(());
         };
         if is_sent && sample.0 & Sample::FALLS != 0 {
@@ -757,28 +763,28 @@ impl Both<'_> {
         Ok(())
     }
 
-    /// A port's state is what `says` makes of it on the host, at some time while the program ran, from `ran[0]` to `ran[1]`.
-    /// The state shows which, if a message was sent that could have been sent before. Returns the time.
+    /// A port's state must be what `update_point` computes on the host, at some time while the program ran (`ran[0]` to
+    /// `ran[1]`). The state shows the exact time if a message was sent without delay. Returns the time.
     fn compare_point<T>(
         &mut self,
         o: usize,
         ran: [u64; 2],
-        says: impl Fn(&mut Point, u64) -> T,
+        update_point: impl Fn(&mut Point, u64) -> T,
     ) -> Result<(u64, T), TestCaseError> {
         let (before, after) = (self.points[o], self.kernel.point(self.slot(o)));
-        // Of one message, or of one about a mark and another one about the queue.
+        // Of one message, or of one about a mark and one about the queue.
         let every_ns = self.messages.every_ns;
         let shown = [1, 2].map(|n| after.due_ns.wrapping_sub(n * every_ns));
         let times = [shown[0], shown[1], ran[0], ran[1]];
         let within = |time: &u64| (ran[0]..=ran[1]).contains(time);
         let same = times.into_iter().filter(within).find_map(|time| {
             let mut point = before;
-            let said = says(&mut point, time);
-            (point == after).then_some((time, said))
+            let result = update_point(&mut point, time);
+            (point == after).then_some((time, result))
         });
-        let Some((time, said)) = same else {
+        let Some((time, result)) = same else {
             let mut point = before;
-            says(&mut point, ran[1]);
+            update_point(&mut point, ran[1]);
             let difference = format!("{after:?}, on the host {point:?}, after {before:?}");
             return Err(TestCaseError::fail(difference));
         };
@@ -787,10 +793,10 @@ impl Both<'_> {
         seen.messages += after.sent - before.sent;
         seen.held += after.held - before.held;
         seen.timed += u64::from(after.sent != before.sent && shown.contains(&time));
-        Ok((time, said))
+        Ok((time, result))
     }
 
-    /// The packet as marking sees it.
+    /// The packet's metadata for marking.
     fn packet_of(&self, packet: Packet, n: u32, o: usize) -> PacketMeta {
         let frame = packet.frame(packet.ecn);
         let ip = packet::parse(frame.as_slice()).expect("IP");
@@ -808,7 +814,7 @@ impl Both<'_> {
         }
     }
 
-    /// Neither a frame that is not IP nor one that keeps the network alive changes anything.
+    /// Frames that are not IP, and control frames, change nothing.
     fn uncounted(&mut self, o: usize) -> Outcome {
         let ip = Ip::of([10, 77, 0, 1], [10, 77, 0, 2]);
         let local = Ip::of([169, 254, 0, 1], [10, 77, 0, 2]).udp(1, 2, &[7; 100]);
@@ -930,14 +936,14 @@ impl Both<'_> {
         self.reset()
     }
 
-    /// A reset is an event of the bridge, but none at a port.
+    /// A reset is an event of the bridge, but not of a port.
     fn reset(&mut self) -> Outcome {
         self.sequence += 1;
         self.kernel.seen.resets += 1;
         self.compare(false)
     }
 
-    /// Runs a program on a packet: the frame is marked or as it was, and others' programs go on.
+    /// Runs a program on a packet: the frame is marked or unchanged, and programs of others run next.
     fn run(
         &mut self,
         program: &str,
@@ -974,7 +980,7 @@ impl Both<'_> {
         Ok(())
     }
 
-    /// The program wrote down this event and no other, and left these counters.
+    /// The program recorded exactly this event, with these counters.
     fn event(
         &mut self,
         kind: PortEventKind,
@@ -1022,7 +1028,7 @@ impl Both<'_> {
         self.compare(false)
     }
 
-    /// Every port's counters, and what waits between the ports in use, or between `all`.
+    /// Compares every port's counters, and what waits between the ports in use, or between `all`.
     fn compare(&mut self, all: bool) -> Outcome {
         self.kernel.seen.events += 1;
         let view = self.kernel.maps.bridge(BRIDGE).expect("counters");
@@ -1054,7 +1060,7 @@ impl Both<'_> {
     }
 }
 
-/// Loads the programs beside devices, and says what was seen.
+/// Loads the programs with devices, runs a test, and returns the coverage.
 fn in_kernel(test: impl FnOnce(&mut Kernel) + Send) -> Seen {
     let lab = Lab::new(0);
     let device = |n| {
@@ -1149,11 +1155,11 @@ fn random_traces() {
         }
     });
     note(&format!("differential: {cases} traces, {seen:?}"));
-    // Not vacuous: each kind of event and of decision.
+    // Coverage: each kind of event and of decision occurred.
     let traces = u64::from(cases);
     assert!(seen.events > 50 * traces, "{seen:?}");
     if emulated() {
-        // A fifth of the traces, on a slow clock: the rarest of these may be missing.
+        // A fifth of the traces, on a slow clock: the rarest may be missing.
         return;
     }
     for (often, what) in [

@@ -1,4 +1,4 @@
-//! What documents say is tested.
+//! The tests that documents name exist.
 
 use std::{fs, path::Path};
 

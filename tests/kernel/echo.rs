@@ -1,4 +1,4 @@
-//! The echo's way there and back: exact counts, whatever the protocol.
+//! Echoes end to end: exact counts for every protocol.
 
 use std::net::SocketAddr;
 
@@ -20,7 +20,7 @@ use ecn_user::{
     units::DurationText,
 };
 
-/// Link of both endpoints: less than what senders can send, also when emulated.
+/// Rate of both endpoints' links: lower than what senders can send, also when emulated.
 fn link() -> u64 {
     if emulated() { 1_250_000 } else { 12_500_000 }
 }
@@ -29,7 +29,7 @@ fn link() -> u64 {
 fn start(lab: &Lab, marked: bool, every: Every) -> Running {
     let mut marking = Marking::None;
     if marked {
-        // Room for all: on a busy machine the first mark may be answered after the last packet.
+        // No drops: on a busy machine the reaction to the first mark may come after the last packet.
         lab.limit(1, link() / 5, 5000);
         lab.link(0, link());
         marking = Marking::InputOutput;
@@ -48,7 +48,7 @@ fn is_sent(key: &flow::Key, protocol: u8) -> bool {
     key.endpoint == 1 && key.protocol == protocol
 }
 
-/// Everything that can tell where packets went.
+/// All counters, for assertion messages.
 fn all(lab: &Lab, running: &Running) -> String {
     let flows = running.maps.flows();
     let receivers = running.maps.receivers();
@@ -61,7 +61,7 @@ fn all(lab: &Lab, running: &Running) -> String {
     )
 }
 
-/// All that was sent was echoed, and nothing else happened.
+/// All sent packets were echoed, and nothing else happened.
 fn exact(lab: &Lab, running: &Running, protocol: u8, sent: u64, marked: bool) {
     let acked = || running.acked(|key| is_sent(key, protocol));
     assert!(
@@ -87,17 +87,17 @@ fn exact(lab: &Lab, running: &Running, protocol: u8, sent: u64, marked: bool) {
     assert!(flow.ignored_marks < flow.marked_packets.max(1));
     assert_eq!(flow.class != 0, marked, "a class is for who is marked");
     if marked {
-        // Rounds are counted in what has left the flow's class; under load some runs of the tracepoint are missing.
+        // Rounds count what has left the flow's class; under load some runs of the tracepoint are missing.
         let departed = running.maps.departed(flow.class & 0xffff).expect("a class");
         assert!(
             departed <= sent && departed * 10 >= sent * 9,
             "{departed} of {sent} left"
         );
     }
-    // The echoes went through the port to the sender: each of them counted, none marked.
+    // The echoes passed the port to the sender: all counted, none marked.
     let back = running.port(&lab.hosts[0].port);
     assert_eq!((back.marked, back.dropped), (0, 0));
-    // Receivers work on several CPUs: an echo that a later one overtook has nothing to tell.
+    // Receivers run on several CPUs: an echo that a later one overtakes reports nothing new.
     let overtaken = running.count(Count::EchoDuplicate);
     assert_eq!(
         running.count(Count::EchoSent),
@@ -130,7 +130,7 @@ fn udp_round_trip(ipv6: bool, marked: bool) {
 
 fn round_trip_in(lab: &Lab, ipv6: bool, marked: bool) {
     const N: u64 = 2_000;
-    // The receiver's end has no queue of its own, and nothing is limited there: one that counts echoes.
+    // The receiver's device has no queue, and nothing is limited there: this one counts echoes.
     lab.link(1, link());
     let running = start(lab, marked, Every::Packet);
     let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
@@ -141,7 +141,7 @@ fn round_trip_in(lab: &Lab, ipv6: bool, marked: bool) {
     }
     exact(lab, &running, protocol::UDP, N, marked);
     assert_eq!(running.count(Count::EchoSent), N, "an echo per packet");
-    // The receiver got the packets themselves, the sender no echo.
+    // The receiver got the packets, and the sender no echo.
     let mut buffer = [0; 1000];
     for _ in 0..N {
         assert_eq!(receiving.recv(&mut buffer).expect("receive"), 600);
@@ -149,7 +149,7 @@ fn round_trip_in(lab: &Lab, ipv6: bool, marked: bool) {
     assert!(sending.recv(&mut buffer).is_err(), "something came back");
     let (key, _) = running.flow(|key| is_sent(key, protocol::UDP));
     assert_eq!((key.src_port, key.dst_port), (7001, 7002));
-    // A queue takes an echo for what it is, not for as long as the data was that it was made from.
+    // A queue counts an echo by its own length, not by that of the data from which it was made.
     let queue = to.nl.root_qdisc(to.ifindex).expect("qdiscs");
     let queue = queue.expect("that of an endpoint");
     assert!(queue.packets >= N && queue.bytes < N * 150, "{queue:?}");
@@ -179,8 +179,8 @@ fn udp_over_ipv6_marked() {
     udp_round_trip(true, true);
 }
 
-/// Data comes with a checksum that a device was to finish. Its echo goes out by a device that finishes
-/// none: the kernel then writes one where the data had it, which must not be a field of the echo.
+/// Data may arrive with a checksum that a device was to complete. If its echo leaves through a device without checksum
+/// offload, the kernel completes the checksum at the data's offset, which must not be in the echo.
 #[test]
 fn unfinished_checksums() {
     kernel_test!();
@@ -194,7 +194,7 @@ fn unfinished_checksums() {
     }
 }
 
-/// A protocol without ports that nobody knows, from an application, marked on its way.
+/// An unknown protocol without ports, from a raw socket, marked on its way.
 #[test]
 fn an_unknown_protocol() {
     const N: u64 = 1_500;
@@ -204,11 +204,11 @@ fn an_unknown_protocol() {
     let running = start(&lab, true, Every::Packet);
     let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
     let (sending, receiving) = (raw(from, PROTOCOL), raw(to, PROTOCOL));
-    // No application sees an echo.
+    // Applications receive no echo.
     let spying = [raw(from, echo::PROTOCOL), raw(to, echo::PROTOCOL)];
     let target = SocketAddr::new(to.v4.into(), 0).into();
     for _ in 0..N {
-        // Raw sockets do not wait for room.
+        // Raw sockets do not wait for queue space.
         let sent = || sending.send_to(&[9; 600], &target).is_ok();
         assert!(eventually(s(5), sent), "send");
     }
@@ -224,7 +224,7 @@ fn an_unknown_protocol() {
     assert!(sending.recv(&mut buffer).is_err());
 }
 
-/// Ports where SCTP, DCCP and UDP-Lite have them, IPv4 and IPv6.
+/// SCTP, DCCP and UDP-Lite have their ports where UDP has them; IPv4 and IPv6.
 #[test]
 fn protocols_with_ports() {
     const N: u64 = 300;
@@ -232,7 +232,7 @@ fn protocols_with_ports() {
     let lab = Lab::new(2);
     let running = start(&lab, false, Every::Packet);
     let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
-    // Hosts would answer that they do not know the protocol.
+    // Else hosts would reply that the protocol is unknown.
     let wire = Wire::open(&from.ns, from.ifindex).send_slowly();
     let kinds = [protocol::SCTP, protocol::DCCP, protocol::UDPLITE];
     let header = [0x1b, 0x59, 0x1b, 0x5a];
@@ -306,7 +306,7 @@ fn icmp_echo_request() -> Vec<u8> {
     bytes
 }
 
-/// Fewer echoes, the same counts; what is marked is echoed at once.
+/// Fewer echoes, the same counts; marks are echoed at once.
 #[test]
 fn coalesced() {
     const N: u64 = 1_500;
@@ -314,7 +314,7 @@ fn coalesced() {
     let lab = Lab::new(2);
     let every: DurationText = "5ms".parse().expect("a duration");
     let running = start(&lab, true, Every::Time(every));
-    // More than Rmin, so that not everything is marked.
+    // Above Rmin, so that not everything is marked.
     lab.limit(1, link() / 2, 1000);
     let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
     let (sending, _receiving) = (udp(from, false, 7001), udp(to, false, 7002));
@@ -348,10 +348,10 @@ fn coalesced() {
     assert!(echoes > marked, "{echoes} echoes, {marked} marked");
 }
 
-/// Frames that a bridge floods reach hosts that they are not for: an echo from there would teach the
-/// bridge a wrong place for the receiver.
+/// Frames that a bridge floods also reach other hosts: an echo from one of those would make the bridge learn a wrong
+/// port for the receiver.
 #[test]
-fn a_bystander_answers_nothing() {
+fn a_bystander_sends_no_echo() {
     kernel_test!();
     const N: u64 = 100;
     let lab = Lab::new(2);
@@ -359,7 +359,7 @@ fn a_bystander_answers_nothing() {
     let sending = udp(&lab.hosts[0], false, 7001);
     let flooded = || running.port(&lab.hosts[1].port).arrived;
     let before = flooded();
-    // Hosts know the addresses of hosts that are not there.
+    // Hosts have neighbour entries of hosts that do not exist.
     for _ in 0..N {
         let sent = sending.send_to(b"hello", ("10.77.0.9", 7002));
         sent.expect("send");

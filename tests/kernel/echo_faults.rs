@@ -1,4 +1,4 @@
-//! Echoes that are lost, doubled, forged.
+//! Lost, duplicate and forged echoes.
 
 use std::net::SocketAddr;
 
@@ -62,7 +62,7 @@ fn lost_echoes_lose_no_count() {
     let running = start(&lab);
     let _receiving = udp(&lab.hosts[1], false, 7002);
     lab.no_flood(0);
-    // The way back has a queue that most echoes do not fit.
+    // The queue of the way back drops most echoes.
     lab.limit(0, 20_000, 5);
     send(&lab, N);
     let echoed = || running.count(Count::EchoSent) == N;
@@ -74,7 +74,7 @@ fn lost_echoes_lose_no_count() {
     );
     let dropped = running.port(&lab.hosts[0].port).dropped;
     assert!(dropped > N / 2, "only {dropped} echoes were dropped");
-    // Not more than were sent; all, if the last echo was not dropped.
+    // At most as many as were sent; all, unless the last echo was dropped.
     assert!(flow(&running).acked_packets <= N);
     // The next echo that arrives carries all counts.
     lab.limit(0, LINK, 1000);
@@ -110,7 +110,7 @@ fn last_echo(lab: &Lab, running: &Running, packets: u64) -> Echo {
     last
 }
 
-/// Echoes that must not be taken after `last`: what each says, how it is counted, and itself.
+/// Echoes that must be refused after `last`: description, counter, echo.
 fn lies(last: Echo) -> [(&'static str, Count, Echo); 7] {
     let next = last.sequence + 1;
     [
@@ -172,7 +172,7 @@ fn lies(last: Echo) -> [(&'static str, Count, Echo); 7] {
 }
 
 #[test]
-fn doubled_and_forged_echoes_change_nothing() {
+fn duplicate_and_forged_echoes_change_nothing() {
     kernel_test!();
     let lab = Lab::new(2);
     let running = start(&lab);
@@ -189,12 +189,12 @@ fn doubled_and_forged_echoes_change_nothing() {
         let refused = || running.count(count) == counted + 1;
         assert!(eventually(s(2), refused), "{what}: {}", running.counts());
     }
-    // Another version, and one that is too short: somebody else's protocol 253, which passes.
+    // Another version, and one that is too short: another user of protocol 253, which passes.
     let mut other = last.to_bytes();
     other[0] = 2;
     attacker.send(&back.with(echo::PROTOCOL, &other));
     attacker.send(&back.with(echo::PROTOCOL, &other[..12]));
-    // Not all of an echo: what the frame is filled up with looks like the rest; a fragment.
+    // A truncated echo whose frame is padded with what looks like the rest; a fragment.
     let mut filled = back.with(echo::PROTOCOL, &last.to_bytes()[..12]);
     filled.extend(&last.to_bytes()[12..]);
     attacker.send(&filled);
@@ -223,12 +223,12 @@ fn doubled_and_forged_echoes_change_nothing() {
         ..after
     };
     assert_eq!(after, before);
-    // And the flow goes on.
+    // The flow continues.
     last_echo(&lab, &running, 100);
     assert_eq!(flow(&running).echo.refused, 0);
 }
 
-/// Marks that nobody set must not be believed for packets that others can count.
+/// Forged marks must not be accepted for packets that were counted elsewhere.
 #[test]
 fn a_flood_of_old_echoes_cannot_invent_packets() {
     kernel_test!();
@@ -262,7 +262,7 @@ fn a_flood_of_old_echoes_cannot_invent_packets() {
         ),
         (100, 0, 0)
     );
-    // The true receiver is believed again, soon.
+    // The receiver's true echoes are accepted again soon.
     send(&lab, 100);
     eventually(s(5), || flow(&running).acked_packets >= 150);
     let after = flow(&running);

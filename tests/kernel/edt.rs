@@ -1,4 +1,4 @@
-//! Departure times under fq: the rate that was asked for, and what becomes of the qdisc.
+//! Departure times with fq: the configured rate is met, and the root qdisc is managed.
 
 use std::{
     process::Command,
@@ -24,12 +24,12 @@ use nix::sys::socket::{setsockopt, sockopt};
 
 const MBIT: u64 = 125_000;
 const LINK: u64 = 2_000 * MBIT;
-/// How far off a rate may be.
+/// Tolerance of a rate.
 const WITHIN: f64 = 0.02;
-/// How far below with TCP, which keeps two packets below it at most (TSQ): a busy machine is late.
+/// Tolerance below it with TCP, which queues at most two packets (TSQ): a busy machine is late.
 const WITHIN_TCP: f64 = 0.1;
 
-/// Leaves the test where the kernel has no fq.
+/// Skips the test if the kernel has no fq.
 macro_rules! needs_fq {
     ($lab:expr) => {
         if !has_fq($lab) {
@@ -82,8 +82,8 @@ fn tc(lab: &Lab, words: &str) -> bool {
     }
 }
 
-/// Bytes of frames per second that left the sender's fq over some time: super-packets count as what
-/// they become on the wire. From one departure to another: at 1 Mbit/s a super-packet takes half a second.
+/// Frame bytes per second that left the sender's fq; super-packets count as their segments. Measured from one departure to
+/// another: at 1 Mbit/s a super-packet takes half a second.
 fn left(lab: &Lab, over: Duration) -> f64 {
     let departure = || {
         let before = root(lab).bytes;
@@ -103,16 +103,16 @@ fn left(lab: &Lab, over: Duration) -> f64 {
     (after - before) as f64 / (end - start).as_secs_f64()
 }
 
-/// Holds the one flow of a protocol at each of these rates that the machine carries, and compares: never
-/// more, and not less. Says how many were held within 2 %. An emulated kernel stands still at times: the sender is
-/// late then, and what was late leaves at once, so that only the best of its times counts.
+/// Pins the one flow of a protocol at each of these rates that the machine can send, and compares: never faster, and not
+/// slower. Returns how many were within 2 %. An emulated kernel stalls at times: late packets then leave at once, so
+/// only the best of its measurements counts.
 fn hold(lab: &Lab, running: &mut Running, protocol: u8, below: f64, mbits: &[u64]) -> u32 {
     let is_there = || {
         let flows = running.maps.flows().expect("flows");
         flows.iter().any(|(key, _)| key.protocol == protocol)
     };
     assert!(eventually(s(10), is_there), "no flow");
-    // What the flow's last rate still holds leaves first.
+    // Packets still queued at the flow's last rate leave first.
     std::thread::sleep(s(2));
     let lowest = mbits.iter().min().expect("rates") * MBIT;
     let of_it = |key: &Key| key.endpoint == 1 && key.protocol == protocol;
@@ -134,8 +134,8 @@ fn hold(lab: &Lab, running: &mut Running, protocol: u8, below: f64, mbits: &[u64
     let (key, _) = running.flow(of_it);
     let mut held = 0;
     for &mbit in mbits {
-        let wanted = (mbit * MBIT) as f64;
-        if carried < wanted * 1.3 {
+        let target = (mbit * MBIT) as f64;
+        if carried < target * 1.3 {
             let most = carried / MBIT as f64;
             note(&format!(
                 "edt: {mbit} mbit left out, this machine carries {most:.0} mbit"
@@ -143,15 +143,15 @@ fn hold(lab: &Lab, running: &mut Running, protocol: u8, below: f64, mbits: &[u64
             continue;
         }
         running.maps.set_pin(&key, mbit * MBIT).expect("pin");
-        // The agent looks every 100 ms; what was stamped before leaves at the old rate.
+        // The agent polls every 100 ms; packets stamped before leave at the old rate.
         std::thread::sleep(Duration::from_millis(1500));
-        // A machine that is busy elsewhere can only make it less.
+        // A busy machine can only make it slower.
         let mut windows = Vec::new();
         let times = if emulated() { 8 } else { 4 };
-        // Of few packets one more or less is much.
+        // At 1 Mbit/s one packet more or less matters.
         let window = Duration::from_millis(if mbit == 1 { 5000 } else { 2500 });
         let exact = (0..times).any(|_| {
-            let ratio = left(lab, window) / wanted;
+            let ratio = left(lab, window) / target;
             windows.push(ratio);
             (ratio - 1.0).abs() <= WITHIN
         });
@@ -192,7 +192,7 @@ fn udp() {
     drop(stream);
     let stream = Stream::deep(&lab.hosts[0], &lab.hosts[1], 7001, 1458);
     let rates = [100, 300, 1000, 10];
-    // A machine that carries none of these limits nothing, and has its own root back by then.
+    // A machine that cannot send at any of these rates limits nothing, and has its own root back by then.
     if hold(&lab, &mut running, protocol::UDP, WITHIN, &rates) > 0 {
         check_fq(&running);
     }
@@ -214,9 +214,9 @@ fn tcp() {
     drop(stream);
 }
 
-/// A sender that does not wait is cut off by us, before fq and uncharged: its rate stays the same.
+/// A sender that does not wait is dropped by our program, before fq and uncharged: its rate stays the same.
 #[test]
-fn what_is_too_much_is_dropped_before_fq() {
+fn excess_is_dropped_before_fq() {
     kernel_test!();
     let lab = Lab::new(2);
     needs_fq!(&lab);
@@ -228,10 +228,10 @@ fn what_is_too_much_is_dropped_before_fq() {
     drop(stream);
 }
 
-/// Receive times are of another clock, decades ahead. Where a program requests them (ping does), fq must not drop packets
-/// that are forwarded or echoed with one.
+/// Receive timestamps are of another clock, decades ahead. Where a program requests them (as ping does), fq must not drop
+/// packets that are forwarded or echoed with one.
 #[test]
-fn receive_times_are_no_departure_times() {
+fn receive_timestamps_are_not_departure_times() {
     kernel_test!();
     let lab = Lab::new(2);
     needs_fq!(&lab);
@@ -242,7 +242,7 @@ fn receive_times_are_no_departure_times() {
         socket
     });
     lab.nl.delete_root_qdisc(to.port_index).expect("no queue");
-    // At the sender, the root is fq once its flow is limited.
+    // The sender's root is fq once its flow is limited.
     for (nl, ifindex) in [(&to.nl, to.ifindex), (&lab.nl, to.port_index)] {
         let fq = nl.fq(ifindex, 0x77, ecn_user::net::ROOT, 1000, 10_000);
         fq.expect("fq");
@@ -270,9 +270,9 @@ fn receive_times_are_no_departure_times() {
     }
 }
 
-/// The root qdisc is deleted, replaced, and given back while traffic runs.
+/// The root qdisc is deleted, replaced and restored under load.
 #[test]
-fn a_changed_root_is_noticed() {
+fn a_changed_root_qdisc_is_noticed() {
     kernel_test!();
     let lab = Lab::new(2);
     if !tc(&lab, "qdisc show") {
@@ -292,12 +292,12 @@ fn a_changed_root_is_noticed() {
     );
     let kind = root(&lab).kind;
     let running = running;
-    let becomes = |wanted: Enforcement| {
-        let now = eventually(s(5), || enforcement(&running) == wanted);
-        assert!(now, "{} instead of {wanted}", enforcement(&running));
-        assert!(eventually(s(5), flows), "{wanted}: nothing flows");
+    let becomes = |expected: Enforcement| {
+        let now = eventually(s(5), || enforcement(&running) == expected);
+        assert!(now, "{} instead of {expected}", enforcement(&running));
+        assert!(eventually(s(5), flows), "{expected}: nothing flows");
     };
-    // Deleted: ours comes back.
+    // Deleted: ours is added again.
     assert!(tc(&lab, &format!("qdisc del dev {DEVICE} root")));
     let back = || root(&lab).kind == kind && root(&lab).major() != 0;
     assert!(eventually(s(5), back), "{:?}", root(&lab));
@@ -313,7 +313,7 @@ fn a_changed_root_is_noticed() {
     ));
     becomes(without);
     assert_eq!(root(&lab).kind, "pfifo");
-    // And when it goes, ours is there again.
+    // Removed again: ours is added again.
     assert!(tc(&lab, &format!("qdisc del dev {DEVICE} root")));
     becomes(first);
     assert!(eventually(s(5), back), "{:?}", root(&lab));

@@ -20,13 +20,13 @@ const ECE: u8 = 0x40;
 /// Payload of data.
 const DATA: u32 = 1000;
 
-/// An end of a connection: programs, and how far both directions are.
+/// An end of a connection: the programs, and the state of both directions.
 struct End {
     copy: Copy,
     maps: Maps,
-    /// Number of the next byte out.
+    /// Next sequence number out.
     next: u32,
-    /// Number of the next byte in.
+    /// Next sequence number in.
     received: u32,
 }
 
@@ -43,12 +43,12 @@ impl End {
         tcp[4..8].copy_from_slice(&sequence.to_be_bytes());
         tcp[8..12].copy_from_slice(&ack.to_be_bytes());
         (tcp[12], tcp[13]) = (0x50, flags);
-        // To the loopback device, which has no address.
+        // Addressed to the loopback device, whose address is zero.
         let ip = Ip::of(src, dst).ecn(ecn).to_mac([0; 6]);
         ip.with(protocol::TCP, &tcp)
     }
 
-    /// A segment passes, and is what it is then.
+    /// Runs a segment through the program, and returns the resulting frame.
     fn pass(&mut self, out: bool, ecn: u8, flags: u8, bytes: u32) -> Vec<u8> {
         let frame = self.segment(out, ecn, flags, bytes);
         let packet = TestPacket {
@@ -70,7 +70,7 @@ impl End {
         verdict.frame
     }
 
-    /// Data goes out; what its flow knows then, which has all of it.
+    /// Data goes out; returns its flow's state, which contains all of it.
     fn data(&mut self) -> Flow {
         self.pass(true, packet::NOT_ECT, ACK, DATA);
         let flow = self.flow();
@@ -145,8 +145,8 @@ fn with_an_end(test: impl FnOnce(End) + Send) {
     });
 }
 
-/// Of a connection whose handshake was seen: marks wait behind data, ACKs say them, and a new connection of
-/// the same name is another one.
+/// With a handshake that was seen: marks are reported by ACKs, not by data, and a new connection with the same addresses is
+/// another one.
 #[test]
 fn marks_are_noticed() {
     kernel_test!();
@@ -174,7 +174,7 @@ fn marks_are_noticed() {
     });
 }
 
-/// Of one whose handshake was not: by the flags of its ACKs, or by their absence after a mark that TCP has seen.
+/// Without: by the flags of its ACKs, or by their absence after a mark that TCP has seen.
 #[test]
 fn new_feedback_is_noticed() {
     kernel_test!();
@@ -197,7 +197,7 @@ fn new_feedback_is_noticed() {
                 assert_eq!(end.receiver().flags, echo::PLAIN);
                 assert_eq!(flow.flags, flow::PLAIN);
                 assert!(is_fast(&flow));
-                // Flags that come late are its own, too.
+                // Flags that come late are TCP's own, too.
                 end.pass(true, packet::NOT_ECT, ACK | ECE, 0);
                 assert_eq!(end.data().flags, flow::NEGOTIATED);
             }

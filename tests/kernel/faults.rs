@@ -46,15 +46,15 @@ use crate::killed::{self, is_free, pinned};
 
 /// 40 Mbit/s.
 const LINK: u64 = 5_000_000;
-/// What [`pinned`] holds its flow at, bytes per second.
+/// Rate at which [`pinned`] limits its flow, bytes per second.
 const PINNED: f64 = 125_000.0;
 
-/// Whether the flow of [`pinned`] is held.
+/// Whether the flow of [`pinned`] is limited.
 fn is_held(stream: &Stream) -> bool {
     stream.rate(Duration::from_millis(500)) < 1.2 * PINNED
 }
 
-/// Lets the agent read its configuration again, and returns its state once it has.
+/// Makes the agent reload its configuration, and returns the new state.
 #[track_caller]
 fn reloaded(agent: &Process) -> State {
     let state = || State::read().filter(|state| state.pid == agent.id());
@@ -136,7 +136,7 @@ fn a_bad_file_changes_nothing() {
             &|| symlink(&path, &path).expect("a link"),
             "symbolic links",
         ),
-        // What root cannot read either.
+        // Unreadable for root, too.
         (
             "not readable",
             &|| symlink("/proc/self/mem", &path).expect("a link"),
@@ -149,8 +149,8 @@ fn a_bad_file_changes_nothing() {
         make();
         let state = reloaded(&agent);
         let error = state.reload_error.expect(what);
-        let said = error.to_lowercase();
-        assert!(said.contains(&why.to_lowercase()), "{what}: {error}");
+        let lower_case = error.to_lowercase();
+        assert!(lower_case.contains(&why.to_lowercase()), "{what}: {error}");
         assert!(error.contains("ecn.toml"), "{what}: {error}");
         assert_eq!(state.bridges, before.bridges, "{what}");
         assert_eq!(state.endpoints.len(), before.endpoints.len(), "{what}");
@@ -161,15 +161,15 @@ fn a_bad_file_changes_nothing() {
     assert!(eventually(s(5), || is_held(&stream)), "{}", folder.log());
     let refused = process::run(&ecn, &["reload"]);
     assert_eq!(refused.status.code(), Some(2));
-    let said = String::from_utf8_lossy(&refused.stderr);
-    assert!(said.contains("nothing changed"), "{said}");
+    let stderr = String::from_utf8_lossy(&refused.stderr);
+    assert!(stderr.contains("nothing changed"), "{stderr}");
     let _ = fs::remove_file(&path);
     write(good.as_bytes());
     assert_eq!(reloaded(&agent).reload_error, None);
     ends(&mut agent);
 }
 
-/// An agent with this standard error.
+/// Starts an agent with this standard error.
 fn start_to(ecn: &Path, lab: &Lab, folder: &Folder, stderr: impl Into<Stdio>) -> Process {
     let path = folder.write(&killed::config(lab));
     let words = ["run", "--config", path.to_str().expect("a path")];
@@ -179,7 +179,7 @@ fn start_to(ecn: &Path, lab: &Lab, folder: &Folder, stderr: impl Into<Stdio>) ->
     agent
 }
 
-/// A pipe that holds one page.
+/// A pipe with a buffer of one page.
 fn small_pipe() -> (PipeReader, PipeWriter) {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     fcntl(&writer, FcntlArg::F_SETPIPE_SZ(4096)).expect("its size");
@@ -204,10 +204,10 @@ fn a_log_that_cannot_be_written_is_dropped_and_counted() {
         assert!(reloaded(&agent).reload_error.is_some(), "{what}");
         assert!(eventually(s(3), || lost() > before), "{what}: {}", lost());
         assert!(is_held(&stream), "{what}");
-        let said = stdout(&process::run(&ecn, &["doctor"]));
+        let printed = stdout(&process::run(&ecn, &["doctor"]));
         assert!(
-            said.contains("lines of its log that were lost: "),
-            "{what}: {said}"
+            printed.contains("lines of its log that were lost: "),
+            "{what}: {printed}"
         );
         drop(stream);
         ends(&mut agent);
@@ -229,9 +229,9 @@ fn an_unread_log_blocks_nothing() {
     assert!(eventually(s(2), || is_held(&stream)));
     drop(stream);
     ends(&mut agent);
-    let mut said = Vec::new();
-    reader.read_to_end(&mut said).expect("what it said");
-    let length = said.len();
+    let mut log = Vec::new();
+    reader.read_to_end(&mut log).expect("the log");
+    let length = log.len();
     assert!(
         (3000..=4096).contains(&length),
         "the pipe was not full: {length} bytes"
@@ -239,7 +239,7 @@ fn an_unread_log_blocks_nothing() {
 }
 
 #[test]
-fn commands_whose_output_is_not_taken() {
+fn commands_with_closed_or_full_output() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     let (lab, folder) = (Lab::new(2), Folder::new());
@@ -256,17 +256,17 @@ fn commands_whose_output_is_not_taken() {
         let err = File::create(&stderr).expect("a file");
         let mut command = Process::start_to(&ecn, words, out, err);
         let code = command.ended(s(10)).expect("an end");
-        (code, fs::read_to_string(&stderr).expect("what it said"))
+        (code, fs::read_to_string(&stderr).expect("its stderr"))
     };
-    // As of `| head -0`.
+    // As with `| head -0`.
     let closed = || Stdio::from(std::io::pipe().expect("a pipe").1);
     assert_eq!(run(&["monitor"], closed()), (Some(0), String::new()));
     for words in commands {
         assert_eq!(run(words, closed()), (Some(0), String::new()), "{words:?}");
         let full = File::options().write(true).open("/dev/full").expect("open");
-        let (code, said) = run(words, full.into());
-        assert_eq!(code, Some(1), "{words:?}: {said}");
-        assert!(said.contains("No space left"), "{words:?}: {said}");
+        let (code, error) = run(words, full.into());
+        assert_eq!(code, Some(1), "{words:?}: {error}");
+        assert!(error.contains("No space left"), "{words:?}: {error}");
     }
 }
 
@@ -281,7 +281,7 @@ fn limits_lapse_when_the_main_loop_is_stuck() {
     let agent = running.agent();
     let (release, released) = mpsc::channel::<()>();
     let lapsed = std::thread::scope(|scope| {
-        // As long as its configuration is being changed, the loop waits.
+        // The main loop blocks while its configuration is locked.
         scope.spawn(move || agent.set_marking(0, |_| released.recv().unwrap_or_default()));
         let lapsed = eventually(s(3), || is_free(&stream));
         drop(release);
@@ -305,7 +305,7 @@ fn limits_lapse_when_class_rates_cannot_be_moved() {
     assert!(eventually(s(5), || is_held(&stream)), "not held again");
 }
 
-/// The BPF file system of this test.
+/// Remounts this test's BPF file system.
 fn remount(flags: MsFlags) {
     let none = None::<&str>;
     mount(none, sys::BPFFS, none, MsFlags::MS_REMOUNT | flags, none).expect("remount");
@@ -321,14 +321,15 @@ fn a_bpf_file_system_that_is_read_only() {
     remount(MsFlags::MS_RDONLY);
     let refused = process::run(&ecn, &["run", "--config", path.to_str().expect("a path")]);
     remount(MsFlags::empty());
-    let said = String::from_utf8_lossy(&refused.stderr);
-    assert_eq!(refused.status.code(), Some(3), "{said}");
+    let stderr = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(3), "{stderr}");
     assert!(
-        said.contains("Read-only file system") && said.contains(pin().to_str().expect("a path")),
-        "{said}"
+        stderr.contains("Read-only file system")
+            && stderr.contains(pin().to_str().expect("a path")),
+        "{stderr}"
     );
 
-    // While it runs: what is controlled stays so, and what comes is taken up at the latest when it can be written.
+    // While it runs, controlled devices stay so, and new ones are controlled at the latest when it is writable again.
     let mut agent = folder.start(&ecn, &config);
     let (stream, _maps, _) = pinned(&lab);
     remount(MsFlags::MS_RDONLY);
@@ -350,7 +351,7 @@ fn a_bpf_file_system_that_is_read_only() {
     assert!(!pin().exists());
 }
 
-/// Sets the wall clock of a process ten years ahead as long as a file is there.
+/// Sets a process's wall clock ten years ahead while a file exists.
 const CLOCK: &str = r#"
 #define _GNU_SOURCE
 #include <stdlib.h>
@@ -415,7 +416,7 @@ fn the_wall_clock_jumps() {
         reloaded(&agent);
         assert!(is_held(&stream), "{}", folder.log());
     }
-    // Even a late heartbeat frees some packets; a jump would free all of them.
+    // Even a late heartbeat lets some packets through; a jump would let all of them through.
     assert!(expired() - before < 100, "{before} -> {}", expired());
     // The log has the wall clock's time: it did jump.
     let log = folder.log();
@@ -426,7 +427,7 @@ fn the_wall_clock_jumps() {
     drop(stream);
     ends(&mut agent);
 
-    // Another monotonic clock than the programs' is refused.
+    // A monotonic clock other than the programs' is refused.
     let words = [
         "--time",
         "--monotonic",
@@ -438,15 +439,15 @@ fn the_wall_clock_jumps() {
         path,
     ];
     let refused = process::run(Path::new("unshare"), &words);
-    let said = String::from_utf8_lossy(&refused.stderr);
-    if said.contains("unshare failed") {
+    let stderr = String::from_utf8_lossy(&refused.stderr);
+    if stderr.contains("unshare failed") {
         return note("no time namespaces here");
     }
-    assert_eq!(refused.status.code(), Some(3), "{said}");
-    assert!(said.contains("time namespace"), "{said}");
+    assert_eq!(refused.status.code(), Some(3), "{stderr}");
+    assert!(stderr.contains("time namespace"), "{stderr}");
 }
 
-/// Gives a device another name.
+/// Renames a device.
 fn rename(ns: &NetNs, nl: &Netlink, before: &str, after: &str) {
     let words = [
         format!("link set {before} down"),
@@ -483,7 +484,7 @@ fn a_device_is_renamed() {
     };
     assert_eq!(controlled(), [DEVICE, DEVICE]);
 
-    // A port under a name that is meant, and under one that is not.
+    // A port: to a configured name, and to another one.
     rename(&lab.switch, &lab.nl, "p0", "p9");
     assert!(
         eventually(s(1), || has_port("p9") && !has_port("p0")),
@@ -500,7 +501,7 @@ fn a_device_is_renamed() {
     rename(&lab.switch, &lab.nl, "other", "p0");
     assert!(eventually(s(1), || has_port("p0")), "{:?}", state());
 
-    // An endpoint that is one whatever its name.
+    // An endpoint that is configured by its port, whatever its name.
     let host = &lab.hosts[0];
     rename(&host.ns, &host.nl, DEVICE, "lan0");
     assert!(
@@ -510,7 +511,7 @@ fn a_device_is_renamed() {
     );
     is_controlled(&running, host, &lab.hosts[1], 7001);
 
-    // One that is meant by its name.
+    // An endpoint that is configured by its name.
     let mut config = running::config(&lab, Marking::InputOutput);
     config = running::with_endpoints(config, &lab, &[0, 1], LINK);
     running
@@ -535,7 +536,7 @@ fn a_device_is_renamed() {
     is_controlled(&running, host, &lab.hosts[1], 7002);
 }
 
-/// Sends from one host to another until the sender learns from echoes what has arrived.
+/// Sends from one host to another until echoes acknowledge new packets.
 #[track_caller]
 fn is_controlled(running: &Running, from: &Host, to: &Host, port: u16) {
     let _stream = Stream::start(from, to, port, 1000);
@@ -572,7 +573,7 @@ fn an_mtu_changes() {
     );
     assert!(is_held(&stream));
     drop(stream);
-    // Longer packets than there were when its class was made.
+    // Packets longer than when its class was created.
     let stream = Stream::start(&lab.hosts[0], &lab.hosts[1], 7001, 8000);
     let held = || stream.rate(s(2)) < 1.2 * PINNED;
     assert!(eventually(s(8), held), "{}", stream.rate(s(2)));
@@ -586,7 +587,7 @@ fn an_mtu_changes() {
     );
 }
 
-/// Flows that begin together, and the packets of each.
+/// Flows that start together, and packets of each.
 const FLOWS: u16 = 10_000;
 const EACH: u32 = 40;
 /// 100 Mbit/s.
@@ -598,15 +599,15 @@ fn ten_thousand_flows_at_once() {
     let lab = Lab::new(3);
     lab.limit(1, FAST, 200);
     let mut config = running::config(&lab, Marking::InputOutput);
-    // Longer than they take to send again.
+    // Longer than the interval of their packets.
     config.flow.idle = DurationText::from_secs(10);
     let config = running::with_endpoints(config, &lab, &[0, 1, 2], FAST);
     let running = Running::start(config, Options::default());
-    // One flow of a while: it is controlled before, during and after.
+    // A long flow: it is controlled before, during and after.
     let stream = Stream::start(&lab.hosts[2], &lab.hosts[1], 7001, 1000);
     let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
     let _receiving = udp(to, false, 7002);
-    // Most of them wait for rates of their own.
+    // Most of them wait for a rate of their own.
     let wire = Wire::open(&from.ns, from.ifindex).never_waits();
     let packets = Ip::between(from, to, false).ecn(NOT_ECT);
     let of_wire = || {
@@ -630,14 +631,14 @@ fn ten_thousand_flows_at_once() {
     for none in [Count::FlowsFull, Count::ReceiversFull, Count::LimitExpired] {
         assert_eq!(running.count(none), 0, "{none:?}: {}", running.counts());
     }
-    // They go again, with their classes; the one that stays is controlled.
+    // They expire, with their classes; the long flow is still controlled.
     assert!(
         eventually(s(20), || of_wire().is_empty()),
         "{}",
         of_wire().len()
     );
     let classes = || from.nl.class_stats(from.ifindex).expect("classes").len();
-    // The root's own may linger.
+    // The root's own class may linger.
     assert!(
         eventually(s(15), || classes() <= 2),
         "{} classes",
@@ -649,12 +650,12 @@ fn ten_thousand_flows_at_once() {
     drop(stream);
 }
 
-/// Hosts of [`a_thousand_endpoints`], and how long their agent may take to start and to stop: it takes 5.5 and .2 s of a
-/// quiet machine.
+/// Hosts of [`a_thousand_endpoints`], and how long their agent may take to start and to stop: measured on an idle machine
+/// 5.5 s and .2 s.
 const ENDPOINTS: usize = 1000;
 const START: Duration = Duration::from_secs(20);
 const STOP: Duration = Duration::from_secs(5);
-/// Descriptors of an endpoint at most.
+/// Maximum number of descriptors per endpoint.
 const FILES: usize = 8;
 
 #[test]
@@ -676,7 +677,7 @@ fn a_thousand_endpoints() {
     endpoint.netns = Some(format!("{}*", containers.prefix));
     config.endpoints.push(endpoint);
     let path = folder.write(&config);
-    // The limit that shells have.
+    // The default limit of shells.
     let script = "ulimit -Sn 1024; exec \"$0\" run --config \"$1\"";
     let words = [
         "-c",
@@ -710,7 +711,7 @@ fn a_thousand_endpoints() {
     assert!(held.files <= most, "{} files", held.files);
 }
 
-/// Namespaces with a device each, whose peers are no ports.
+/// Namespaces with a device each, whose peers are not ports.
 struct Containers {
     prefix: String,
     names: Vec<String>,

@@ -1,4 +1,4 @@
-//! A stranger, or one endpoint, sends as much as it can to fill what all share. Control goes on for all others.
+//! An attacker or one endpoint floods shared tables and CPUs. Other flows stay controlled.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -37,15 +37,15 @@ use ecn_user::{
 
 /// 100 Mbit/s.
 const LINK: u64 = 12_500_000;
-/// Of the port to host 1: 20 Mbit/s.
+/// Rate of the port to host 1: 20 Mbit/s.
 const PORT: u64 = 2_500_000;
-/// `[flow] max`; one endpoint alone may have half of that.
+/// `[flow] max`; a single endpoint may use half of that.
 const MAX: u32 = 8192;
 /// New flows per second.
 const PER_S: u32 = 20_000;
 const FLOOD: Duration = s(6);
 
-/// Sends until it is stopped.
+/// Repeats until it is stopped.
 struct Sending {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
@@ -54,7 +54,7 @@ struct Sending {
 }
 
 impl Sending {
-    /// Sends frames, the n-th of which `frame` makes.
+    /// Sends the frames that `frame` returns for each number.
     fn start(
         from: &Host,
         per_s: Option<u32>,
@@ -64,7 +64,7 @@ impl Sending {
         Self::repeat(per_s, move |n| wire.send(&frame(n)))
     }
 
-    /// Sends again and again, `per_s` or as fast as it can.
+    /// Repeats `send`, `per_s` or as fast as it can.
     fn repeat(per_s: Option<u32>, send: impl Fn(u32) + Send + 'static) -> Self {
         let (stop, sent) = (
             Arc::new(AtomicBool::new(false)),
@@ -95,7 +95,7 @@ impl Sending {
         }
     }
 
-    /// Stops, and returns how many were sent; says how fast.
+    /// Stops, and returns how many were sent; prints the rate.
     fn stop(self, what: &str) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().expect("the sender");
@@ -106,7 +106,7 @@ impl Sending {
     }
 }
 
-/// What goes on meanwhile: host 0 sends to host 1, whose port is slower, and answers its marks.
+/// The controlled flow during a flood: host 0 sends to host 1, whose port is slower, and reacts to its marks.
 struct Controlled {
     stream: Stream,
 }
@@ -121,7 +121,7 @@ impl Controlled {
             before.is_some_and(|flow| flow.is_limited(LINK) && flow.marked_packets > 10)
         };
         assert!(eventually(s(10), answers), "{}", running.counts());
-        // The queue of the beginning has left.
+        // The initial queue has drained.
         std::thread::sleep(s(1));
         controlled
     }
@@ -130,8 +130,8 @@ impl Controlled {
         flow_from(running, 7001)
     }
 
-    /// Runs this, and asserts that the flow was controlled all the while: marks come and are answered, nearly nothing is
-    /// dropped at the port. Uncontrolled, 4 of 5 packets are.
+    /// Runs `during`, and asserts that the flow stayed controlled: it is marked and reacts, and the port drops almost
+    /// nothing. Uncontrolled, 4 of 5 packets are dropped.
     #[track_caller]
     fn goes_on<T>(&self, lab: &Lab, running: &Running, during: impl FnOnce() -> T) -> T {
         let port = || running.port(&lab.hosts[1].port);
@@ -153,20 +153,20 @@ impl Controlled {
         assert!(after_flow.is_limited(LINK), "{after_flow:?}");
         assert!(marked > 10, "{before_flow:?} {after_flow:?}");
         assert!(dropped * 50 <= arrived, "{dropped} of {arrived} dropped");
-        // Of the processors the flood takes a part.
+        // The flood takes some of the CPU time.
         assert!(rate > 0.4 * PORT as f64, "{rate} bytes per second");
         result
     }
 }
 
-/// Of the flows that host 0 sends.
+/// The flow from this port of host 0.
 fn flow_from(running: &Running, port: u16) -> Option<Flow> {
     let flows = running.maps.flows().expect("flows");
     let is = |key: &Key| key.endpoint == 1 && key.src_port == port;
     flows.iter().find(|(key, _)| is(key)).map(|(_, flow)| *flow)
 }
 
-/// Hosts 0, 1 and 2 are endpoints of the same numbers and one more, host 3 is the stranger.
+/// Hosts 0, 1 and 2 are endpoints of the same numbers and one more, host 3 is the attacker.
 fn start(lab: &Lab, change: impl FnOnce(&mut Config)) -> Running {
     lab.limit(1, PORT, 100);
     lab.link(0, LINK);
@@ -177,7 +177,7 @@ fn start(lab: &Lab, change: impl FnOnce(&mut Config)) -> Running {
     Running::start(config, Options::default())
 }
 
-/// A flow that sends a packet every 5 ms: how many until it was echoed.
+/// A flow that sends a packet every 5 ms: how many until the first echo.
 #[track_caller]
 fn echoed_after(running: &Running, from: &Host, to: &Host, port: u16) -> u64 {
     let _receiving = udp(to, false, port);
@@ -194,7 +194,7 @@ fn echoed_after(running: &Running, from: &Host, to: &Host, port: u16) -> u64 {
     sent
 }
 
-/// Waits until all that a flow has sent is echoed.
+/// Waits until all packets of a flow are echoed.
 #[track_caller]
 fn all_echoed(running: &Running, port: u16) {
     let flow = || flow_from(running, port).expect("its flow");
@@ -207,7 +207,7 @@ fn warning(running: &Running, kind: Kind) -> Option<Warning> {
     warnings.into_iter().find(|warning| warning.kind == kind)
 }
 
-/// Another source address each time.
+/// A different source address for each number.
 fn spoofed(n: u32) -> Ipv4Addr {
     let [a, b, c, _] = n.wrapping_mul(0x9e37_79b9).to_be_bytes();
     Ipv4Addr::new(11, a, b, c)
@@ -219,8 +219,8 @@ fn spoofed_sources_fill_the_receiver_table() {
     let lab = Lab::new(4);
     let running = start(&lab, |_| {});
     let controlled = Controlled::start(&lab, &running);
-    let (attacked, stranger) = (&lab.hosts[2], &lab.hosts[3]);
-    // A flow that is there before, and sends a packet every 10 ms.
+    let (attacked, attacker) = (&lab.hosts[2], &lab.hosts[3]);
+    // An existing flow that sends a packet every 10 ms.
     let _receiving = udp(attacked, false, 7100);
     let datagrams = udp(&lab.hosts[0], false, 7100);
     let at = SocketAddr::new(attacked.v4.into(), 7100);
@@ -230,19 +230,19 @@ fn spoofed_sources_fill_the_receiver_table() {
     std::thread::sleep(Duration::from_millis(500));
     let held = || running.maps.held(TABLE_RECEIVERS, 3).expect("entries");
     controlled.goes_on(&lab, &running, || {
-        let frames = Ip::between(stranger, attacked, false);
+        let frames = Ip::between(attacker, attacked, false);
         let to = attacked.v4;
-        let flood = Sending::start(stranger, Some(PER_S), move |n| {
+        let flood = Sending::start(attacker, Some(PER_S), move |n| {
             let frame = frames.clone().addresses(spoofed(n), to);
             frame.udp(7000, 9, &[7; 4])
         });
         let until = Instant::now() + FLOOD;
         let full = || running.count(Count::ReceiversFull) > 0;
         assert!(eventually(s(5), full), "{}", running.counts());
-        // Others: from the first packet on.
+        // At other endpoints: from the first packet on.
         let other = echoed_after(&running, &lab.hosts[0], &lab.hosts[1], 7200);
         all_echoed(&running, 7200);
-        // At the attacked endpoint: when room was made.
+        // At the attacked endpoint: after an eviction.
         let new = echoed_after(&running, &lab.hosts[0], attacked, 7300);
         note(&format!(
             "echoed from packet {other} on elsewhere, from {new} on here"
@@ -251,17 +251,17 @@ fn spoofed_sources_fill_the_receiver_table() {
             std::thread::sleep(Duration::from_millis(100));
             assert!(held() <= u64::from(MAX) / 2 + 4, "{} entries", held());
         }
-        let said = || warning(&running, Kind::ReceiverTableFull);
+        let reported = || warning(&running, Kind::ReceiverTableFull);
         assert!(
-            eventually(s(5), || said().is_some()),
+            eventually(s(5), || reported().is_some()),
             "{}",
             running.counts()
         );
-        let said = said().expect("it was there a moment ago");
-        assert_eq!(said.subject.netns, attacked.ns.name(), "{said}");
+        let warning = reported().expect("reported a moment ago");
+        assert_eq!(warning.subject.netns, attacked.ns.name(), "{warning}");
         flood.stop("spoofed sources");
     });
-    // The one that was there before has lost no count.
+    // The existing flow has lost no count.
     let sent = before.stop("packets of a flow that was there before");
     all_echoed(&running, 7100);
     let flow = flow_from(&running, 7100).expect("its flow");
@@ -291,19 +291,19 @@ fn one_endpoint_fills_the_flow_table() {
             std::thread::sleep(Duration::from_millis(100));
             assert!(held() <= u64::from(MAX) / 2 + 4, "{} entries", held());
         }
-        let said = || warning(&running, Kind::FlowTableFull);
+        let reported = || warning(&running, Kind::FlowTableFull);
         assert!(
-            eventually(s(5), || said().is_some()),
+            eventually(s(5), || reported().is_some()),
             "{}",
             running.counts()
         );
-        let said = said().expect("it was there a moment ago");
-        assert_eq!(said.subject.netns, hog.ns.name(), "{said}");
+        let warning = reported().expect("reported a moment ago");
+        assert_eq!(warning.subject.netns, hog.ns.name(), "{warning}");
         flood.stop("flows");
     });
 }
 
-/// Echoes as fast as the machine makes them: for the controlled flow, where there is a key; else for others.
+/// Echoes as fast as the machine can send them: for the controlled flow if there is a key, else for other flows.
 #[test]
 fn echoes_at_the_speed_of_the_machine() {
     kernel_test!();
@@ -313,17 +313,17 @@ fn echoes_at_the_speed_of_the_machine() {
             config.echo.key = signed.then(|| "5a".repeat(16).try_into().expect("32 digits"));
         });
         let controlled = Controlled::start(&lab, &running);
-        let (from, to, stranger) = (&lab.hosts[0], &lab.hosts[1], &lab.hosts[3]);
+        let (from, to, attacker) = (&lab.hosts[0], &lab.hosts[1], &lab.hosts[3]);
         let attacked = if signed { 7001 } else { 7200 };
         echoed_after(&running, from, to, 7200);
         controlled.goes_on(&lab, &running, || {
-            let frames = Ip::between(stranger, from, false)
+            let frames = Ip::between(attacker, from, false)
                 .addresses(to.v4, from.v4)
                 .ecn(packet::NOT_ECT);
-            let flood = Sending::start(stranger, None, move |n| {
+            let flood = Sending::start(attacker, None, move |n| {
                 let e = Echo {
                     protocol: protocol::UDP,
-                    // Of a flow that is there, and of many that are not.
+                    // For an existing flow, and for many unknown ones.
                     src_port: if n % 2 == 0 {
                         attacked
                     } else {

@@ -1,4 +1,4 @@
-//! Frames that no stack would send: they pass as they are, and are counted.
+//! Frames that no stack would send: they pass unchanged, and are counted.
 
 use std::process::Command;
 
@@ -19,8 +19,7 @@ use ecn_tests::{
 
 use super::untouched::{identical, only_marked, start, through};
 
-/// Two hosts and a bridge that looks at nothing but Ethernet: one that snoops, or lets the IP filters see
-/// what it forwards, drops wrong IP headers before any program sees them.
+/// Two hosts and a bridge without snooping and IP filters, which would drop wrong IP headers before any program sees them.
 fn lab() -> Lab {
     let lab = Lab::new(2);
     let words = format!("link set {BRIDGE} type bridge mcast_snooping 0");
@@ -29,30 +28,30 @@ fn lab() -> Lab {
     assert!(done.is_ok_and(|status| status.success()), "ip {words}");
     for filter in ["iptables", "ip6tables"] {
         let path = format!("/proc/sys/net/bridge/bridge-nf-call-{filter}");
-        // Not there: no br_netfilter.
+        // Fails without br_netfilter.
         let _ = lab.switch.run(|| std::fs::write(path, "0"));
     }
     lab
 }
 
-/// Cut to a length.
+/// Truncates a frame.
 fn cut(frame: &[u8], len: usize) -> Vec<u8> {
     frame[..len].to_vec()
 }
 
-/// With other bytes at some place.
+/// Overwrites bytes of a frame.
 fn with(frame: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[at..at + bytes.len()].copy_from_slice(bytes);
     frame
 }
 
-/// IP headers that end too early or contradict each other; all would be ECT(0).
+/// IP headers that are truncated or inconsistent; all would be ECT(0).
 fn malformed(from: &Host, to: &Host) -> Vec<(&'static str, Vec<u8>)> {
     let v4 = Ip::between(from, to, false).udp(1, 2, &[8; 100]);
     let ip6 = Ip::between(from, to, true);
     let v6 = ip6.udp(1, 2, &[8; 100]);
-    // Behind the fixed header: options that are longer than the packet.
+    // After the fixed header: options that are longer than the packet.
     let options = ip6.with(protocol::DESTINATION, &[protocol::UDP, 9, 1, 4, 0, 0, 0, 0]);
     let qinq = tagged(
         &tagged(&v4, packet::ETHERTYPE_VLAN, 0x2007),
@@ -96,7 +95,7 @@ fn malformed(from: &Host, to: &Host) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Right IP headers, and transport headers that are not.
+/// Correct IP headers, and incorrect transport headers.
 fn without_ports(from: &Host, to: &Host) -> Vec<(&'static str, Vec<u8>)> {
     let frames = [false, true].map(|ipv6| {
         let ip = Ip::between(from, to, ipv6).ecn(packet::NOT_ECT);
@@ -135,7 +134,7 @@ fn malformed_frames_at_ports() {
     shown(&running);
 }
 
-/// `ecn doctor` says what was counted: all as JSON, what there is as text.
+/// `ecn doctor` shows the counters: all as JSON, nonzero ones as text.
 fn shown(running: &Running) {
     let Some(ecn) = process::ecn() else {
         return skipped(
@@ -168,8 +167,7 @@ fn malformed_frames_at_endpoints() {
     let (ip, transport) = (malformed(from, to), without_ports(from, to));
     let all = [ip.clone(), transport.clone()].concat();
     identical(&all, &through(&lab, &all));
-    // Where it is sent, at the port and where it is received; what the port sees of the others is an
-    // IP packet like any other.
+    // Counted where it is sent, at the port and where it is received; for the port the others are ordinary IP packets.
     let expected = 3 * ip.len() + 2 * transport.len();
     assert_eq!(running.count(Count::Unparsed), expected as u64);
     // The filling is a flow, and nothing else from there.
@@ -177,7 +175,7 @@ fn malformed_frames_at_endpoints() {
     assert_eq!(filling.sent_packets, 60);
 }
 
-/// Of frames above a page a packet socket puts hardly more than the Ethernet header in one piece.
+/// A packet socket puts little more than the Ethernet header of frames above a page into the linear part.
 #[test]
 fn giant_frames() {
     const MTU: u32 = 9000;

@@ -13,19 +13,19 @@ use ecn_tests::{
 };
 use ecn_user::{agent::Options, config::Marking, units::DurationText};
 
-/// Flows that an endpoint may have, flows that there are, packets of each.
+/// Flows that an endpoint may have, flows in total, packets of each.
 const HELD: u64 = 100;
 const FLOWS: u64 = 300;
 const EACH: u64 = 10;
 
-/// Flows beyond the tables go as they are and are counted; the others stay controlled; and once those
-/// have been idle, there is room again.
+/// Flows beyond the tables pass unchanged and are counted, and the others stay controlled. Once those have been idle,
+/// there is room again.
 #[test]
 fn flows_beyond_the_table() {
     kernel_test!();
     let lab = Lab::new(2);
     let mut config = running::config(&lab, Marking::InputOutput);
-    // One endpoint may have as many entries as are free.
+    // One endpoint may use all free entries.
     config.flow.max = 2 * HELD as u32;
     config.flow.idle = DurationText::from_secs(2);
     let config = running::with_endpoints(config, &lab, &[0, 1], 12_500_000);
@@ -55,7 +55,7 @@ fn flows_beyond_the_table() {
     assert_eq!((port.arrived, port.dropped), (FLOWS * EACH, 0));
     assert_eq!(sent(10_000), [EACH; HELD as usize]);
     assert_eq!(running.count(Count::FlowsFull), (FLOWS - HELD) * EACH);
-    // What is in no table is not made ECN-capable: there is nobody to heed its marks.
+    // Flows without an entry are not made ECN-capable: nothing would react to their marks.
     let receivers = running.maps.receivers().expect("receivers");
     assert_eq!(receivers.len() as u64, HELD);
     assert!(receivers.iter().all(|(_, r)| r.packets == EACH));

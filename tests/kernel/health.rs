@@ -1,4 +1,4 @@
-//! What the agent says when control does not work, and that it says nothing when it does.
+//! The agent's warnings: given when control does not work, and not given when it does.
 
 use std::{
     sync::{
@@ -30,7 +30,7 @@ use ecn_user::{
 };
 
 const MBIT: u64 = 125_000;
-/// Of the port to host 1.
+/// Rate of the port to host 1.
 const PORT: u64 = 10 * MBIT;
 
 fn kinds(running: &Running) -> Vec<Kind> {
@@ -38,9 +38,9 @@ fn kinds(running: &Running) -> Vec<Kind> {
     warnings.iter().map(|warning| warning.kind).collect()
 }
 
-/// Waits until it is said.
+/// Waits until a warning is reported.
 #[track_caller]
-fn said(running: &Running, kind: Kind, patience: Duration) -> Warning {
+fn reported(running: &Running, kind: Kind, patience: Duration) -> Warning {
     let find = || {
         let warnings = running.agent().state().warnings;
         warnings.into_iter().find(|warning| warning.kind == kind)
@@ -52,14 +52,14 @@ fn said(running: &Running, kind: Kind, patience: Duration) -> Warning {
     warning
 }
 
-/// Waits until nothing is said any more.
+/// Waits until no warning is reported.
 #[track_caller]
-fn over(running: &Running) {
-    let over = eventually(s(15), || kinds(running).is_empty());
-    assert!(over, "{:?}", kinds(running));
+fn all_cleared(running: &Running) {
+    let all_cleared = eventually(s(15), || kinds(running).is_empty());
+    assert!(all_cleared, "{:?}", kinds(running));
 }
 
-/// Sends frames at some rate until it is dropped.
+/// Sends frames at a rate until it is dropped.
 struct Sending {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -93,7 +93,7 @@ impl Drop for Sending {
     }
 }
 
-/// Hosts 0 and 1 are endpoints of a link, and the port to host 1 is slower.
+/// Hosts 0 and 1 are endpoints with this link rate; the port to host 1 is slower.
 fn start(lab: &Lab, link: u64, change: impl FnOnce(&mut Config)) -> Running {
     lab.limit(1, PORT, 100);
     lab.link(0, link);
@@ -103,7 +103,7 @@ fn start(lab: &Lab, link: u64, change: impl FnOnce(&mut Config)) -> Running {
     Running::start(config, Options::default())
 }
 
-/// Flows come, come down to the port's rate, and go: all is well.
+/// Flows start, slow down to the port's rate, and end without warnings.
 #[test]
 fn no_warning_while_control_works() {
     kernel_test!();
@@ -137,23 +137,23 @@ fn flows_at_their_lowest_rate() {
         config.response.round = Round::Packets;
     });
     let streams = [7001, 7002].map(|port| Stream::start(&lab.hosts[0], &lab.hosts[1], port, 1000));
-    let warning = said(&running, Kind::FlowsAtFloor, s(12));
+    let warning = reported(&running, Kind::FlowsAtFloor, s(12));
     assert_eq!(warning.subject.port, lab.hosts[1].port);
     assert!(
         warning
             .message
             .contains("2 flows are at their lowest rate (20mbit)")
     );
-    // They do answer, as far as they can.
+    // They do react, as far as they can.
     std::thread::sleep(s(6));
     assert_eq!(kinds(&running), [Kind::FlowsAtFloor]);
     drop(streams);
-    over(&running);
+    all_cleared(&running);
 }
 
-/// Data arrives, and its echoes do not: they go to the Ethernet address that the data came from, here a false one.
+/// Data arrives, but its echoes do not: they are sent to the Ethernet source address of the data, here a wrong one.
 #[test]
-fn echoes_that_do_not_get_back() {
+fn echoes_that_do_not_reach_the_source() {
     kernel_test!();
     let lab = Lab::new(2);
     let config = running::config(&lab, Marking::InputOutput);
@@ -171,16 +171,16 @@ fn echoes_that_do_not_get_back() {
     let mut elsewhere = frame.clone();
     elsewhere[11] = 99;
     let sending = Sending::start(from, elsewhere, 500);
-    let warning = said(&running, Kind::NoEcho, s(12));
+    let warning = reported(&running, Kind::NoEcho, s(12));
     assert_eq!(warning.subject.receiver, Some(to.v4.into()));
     assert!(warning.message.starts_with("it has stopped echoing: "));
     assert!(warning.message.contains("IP protocol 253"));
     drop(sending);
     let _sending = Sending::start(from, frame, 500);
-    over(&running);
+    all_cleared(&running);
 }
 
-/// There is no agent where the data goes, so nobody echoes.
+/// The receiver runs no agent, so nothing is echoed.
 #[test]
 fn a_receiver_without_the_agent() {
     kernel_test!();
@@ -194,11 +194,11 @@ fn a_receiver_without_the_agent() {
         .ecn(NOT_ECT)
         .udp(7001, 7002, &[5; 100]);
     let sending = Sending::start(from, frame, 500);
-    let warning = said(&running, Kind::NoEcho, s(12));
+    let warning = reported(&running, Kind::NoEcho, s(12));
     assert!(warning.message.starts_with("it has never echoed: "));
     assert_eq!(kinds(&running), [Kind::NoEcho]);
     drop(sending);
-    over(&running);
+    all_cleared(&running);
 }
 
 /// More flows than the table holds, for seconds.
@@ -223,13 +223,13 @@ fn a_table_that_is_full() {
         kinds(&running).contains(&Kind::FlowTableFull)
     };
     assert!(eventually(s(8), send), "{}", running.counts());
-    let warning = said(&running, Kind::FlowTableFull, s(1));
+    let warning = reported(&running, Kind::FlowTableFull, s(1));
     assert!(warning.message.contains("(now 10)"), "{warning}");
     assert_eq!(warning.subject.netns, from.ns.name());
-    over(&running);
+    all_cleared(&running);
 }
 
-/// A link of ten times the port's rate, as where a NIC's speed is taken.
+/// A link rate of ten times the port's rate, as when the NIC's speed is used.
 #[test]
 fn a_link_rate_far_above_the_ports() {
     kernel_test!();
@@ -239,16 +239,16 @@ fn a_link_rate_far_above_the_ports() {
         let streams: Vec<Stream> = (0..4)
             .map(|n| Stream::start(&lab.hosts[0], &lab.hosts[1], 7001 + n, 1000))
             .collect();
-        let warning = said(&running, Kind::LinkRate, s(12));
+        let warning = reported(&running, Kind::LinkRate, s(12));
         assert_eq!(warning.subject.netns, lab.hosts[0].ns.name());
         assert!(warning.message.contains("`link_rate` is 100mbit"));
         assert!(warning.message.contains("(10mbit)"), "{warning}");
         drop(streams);
-        over(&running);
+        all_cleared(&running);
     }
 }
 
-/// A source that says it is ECN-capable, and does not answer; nothing but the port is ours. The command shows it.
+/// A source that is ECN-capable and does not react; only the port is controlled. The command shows the warning.
 #[test]
 fn unanswered_marks() {
     kernel_test!();
@@ -262,9 +262,9 @@ fn unanswered_marks() {
     let frame = Ip::between(from, to, false)
         .ecn(ECT_0)
         .udp(7001, 7002, &[5; 1000]);
-    // Some three times as much as the port sends.
+    // About three times what the port sends.
     let sending = Sending::start(from, frame, 4000);
-    let warning = said(&running, Kind::UnansweredMarks, s(20));
+    let warning = reported(&running, Kind::UnansweredMarks, s(20));
     assert_eq!(warning.subject.port, to.port);
     let inputs = format!("enters at {}.", from.port);
     assert!(warning.message.contains(&inputs), "{warning}");
@@ -283,12 +283,12 @@ fn unanswered_marks() {
     let report: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(report["warnings"][0]["port"], to.port.as_str(), "{report}");
     drop(sending);
-    over(&running);
+    all_cleared(&running);
     let shown = process::stdout(&process::run(&ecn, &["port", "show"]));
     assert!(!shown.contains("warning:"), "{shown}");
 }
 
-/// The same at a port without a queue of its own, where nothing is ever dropped.
+/// As above, at a port without its own queue, where nothing is ever dropped.
 #[test]
 fn unanswered_marks_at_a_virtual_queue() {
     kernel_test!();
@@ -304,14 +304,14 @@ fn unanswered_marks_at_a_virtual_queue() {
         .ecn(ECT_0)
         .udp(7001, 7002, &[5; 1000]);
     let sending = Sending::start(from, frame, 4000);
-    let warning = said(&running, Kind::UnansweredMarks, s(20));
+    let warning = reported(&running, Kind::UnansweredMarks, s(20));
     assert_eq!(warning.subject.port, to.port);
     assert!(warning.message.contains("packets wait"), "{warning}");
     drop(sending);
-    over(&running);
+    all_cleared(&running);
 }
 
-/// All that comes is not ECN-capable: what is too much is dropped before the queue, and nothing else happens.
+/// No packet is ECN-capable: the excess is dropped before the queue, and nothing else happens.
 #[test]
 fn what_cannot_be_marked() {
     kernel_test!();
@@ -325,8 +325,8 @@ fn what_cannot_be_marked() {
         .ecn(NOT_ECT)
         .udp(7001, 7002, &[5; 1000]);
     let sending = Sending::start(from, frame, 4000);
-    let warning = said(&running, Kind::UnansweredMarks, s(20));
+    let warning = reported(&running, Kind::UnansweredMarks, s(20));
     assert!(warning.message.contains("not ECN-capable"), "{warning}");
     drop(sending);
-    over(&running);
+    all_cleared(&running);
 }

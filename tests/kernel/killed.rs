@@ -1,4 +1,4 @@
-//! An agent that is killed, stopped, or terminated.
+//! An agent that is killed, stopped or terminated.
 
 use std::{path::Path, time::Duration};
 
@@ -41,7 +41,7 @@ fn flow_of(maps: &Maps) -> Option<Key> {
         .map(|(key, _)| *key)
 }
 
-/// Holds the stream's flow at 1 Mbit/s.
+/// Limits the stream's flow to 1 Mbit/s.
 pub(crate) fn pinned(lab: &Lab) -> (Stream, Maps, Key) {
     let stream = Stream::start(&lab.hosts[0], &lab.hosts[1], 7001, 1000);
     let mut maps = Maps::open(&pin()).expect("maps");
@@ -83,11 +83,11 @@ fn killed() {
     assert_eq!(agent.ended(s(5)), Some(None));
     let left = Snapshot::take().beyond(&before);
     assert!(left.len() > 4, "what `ecn clean` has to do: {left:?}");
-    let said = stdout(&process::run(&ecn, &["clean"]));
-    assert!(said.contains("removed htb ec0e: of eth0"), "{said}");
+    let printed = stdout(&process::run(&ecn, &["clean"]));
+    assert!(printed.contains("removed htb ec0e: of eth0"), "{printed}");
     assert_eq!(Snapshot::take().beyond(&before), Vec::<String>::new());
     assert_eq!(before.beyond(&Snapshot::take()), Vec::<String>::new());
-    objects.gone();
+    objects.wait_removed();
     assert_eq!(
         stdout(&process::run(&ecn, &["clean"])),
         "nothing to remove\n"
@@ -118,7 +118,7 @@ fn sigterm() {
             .filter(|what| *what != "file /run/ecn/lock")
             .collect();
         assert_eq!(left, Vec::<&String>::new(), "{signal}");
-        objects.gone();
+        objects.wait_removed();
     }
 }
 
@@ -152,13 +152,13 @@ fn a_second_agent_is_refused() {
     let config = folder.file("ecn.toml");
     let second = process::run(&ecn, &["run", "--config", config.to_str().expect("a path")]);
     assert_eq!(second.status.code(), Some(3));
-    let said = String::from_utf8_lossy(&second.stderr);
+    let stderr = String::from_utf8_lossy(&second.stderr);
     assert!(
-        said.contains("another ecn agent or rig is running"),
-        "{said}"
+        stderr.contains("another ecn agent or rig is running"),
+        "{stderr}"
     );
-    assert_eq!(said.trim_end().lines().count(), 1, "{said}");
-    // Neither it nor `clean` did the first one any harm.
+    assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr}");
+    // Neither it nor `clean` affected the first one.
     assert_eq!(process::run(&ecn, &["clean"]).status.code(), Some(3));
     let (stream, _, _) = pinned(&lab);
     drop(stream);
@@ -166,7 +166,7 @@ fn a_second_agent_is_refused() {
     assert_eq!(agent.ended(s(10)), Some(Some(0)));
 }
 
-/// Super-packets are limited while a flow is, and as they were when the agent has gone.
+/// Super-packets are limited while a flow is, and restored when the agent exits.
 #[test]
 fn super_packets_are_given_back() {
     kernel_test!();
@@ -187,13 +187,13 @@ fn super_packets_are_given_back() {
     assert_eq!(agent.ended(s(20)), Some(Some(0)));
     assert_eq!(most(), before);
 
-    // A killed one cannot; the clean-up can.
+    // A killed agent cannot restore them; `ecn clean` does.
     let mut agent = start(&ecn, &lab, &folder);
     let held = pinned(&lab);
     agent.signal(Signal::SIGKILL);
     assert_eq!(agent.ended(s(5)), Some(None));
     drop(held);
     assert_eq!(most(), Some(1));
-    let said = stdout(&process::run(&ecn, &["clean"]));
-    assert_eq!(most(), before, "{said}");
+    let printed = stdout(&process::run(&ecn, &["clean"]));
+    assert_eq!(most(), before, "{printed}");
 }

@@ -1,4 +1,4 @@
-//! The lock, the state and the maps are root's: other users can neither hold nor change them.
+//! Lock, state and maps belong to root: other users can neither hold nor change them.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use ecn_tests::{
 use ecn_user::{agent::state::Lock, config::Marking, datapath::Maps};
 use nix::sys::signal::Signal;
 
-/// Runs a command as a user who has no rights, with a group of this number; returns whether it succeeded.
+/// Runs a command as an unprivileged user with this group; returns whether it succeeded.
 fn as_another(command: &str, group: u32) -> bool {
     let words = ["--reuid=65534", "--clear-groups", "--inh-caps=-all"];
     let status = Command::new("setpriv")
@@ -29,7 +29,7 @@ fn as_another(command: &str, group: u32) -> bool {
     status.expect("setpriv").success()
 }
 
-/// Everything below a path, and itself.
+/// A path and everything below it.
 fn all_below(path: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
     let below = entries.flat_map(|entry| all_below(&entry.path()));
@@ -60,7 +60,7 @@ fn other_users_can_neither_hold_nor_read_anything() {
             let mode = of.permissions().mode() & 0o027;
             assert_eq!(mode, 0, "{}: {mode:o}", path.display());
         }
-        // Neither a user, nor a member of the group that may read the state.
+        // Neither an unprivileged user, nor a member of the group that may read the state.
         let group = fs::metadata("/run/ecn").expect("the folder").gid();
         for (command, group) in [
             ("flock -n /run/ecn/lock true", 65534),
@@ -77,7 +77,7 @@ fn other_users_can_neither_hold_nor_read_anything() {
         assert_eq!(Lock::holder(), Some(agent.id().to_string()));
         agent.signal(Signal::SIGTERM);
         assert_eq!(agent.ended(s(10)), Some(Some(0)));
-        // What another umask has left is put right by the next agent.
+        // The next agent corrects modes that another umask has left.
         for (path, mode) in [("/run/ecn", 0o755), ("/run/ecn/lock", 0o666)] {
             let mode = fs::Permissions::from_mode(mode);
             fs::set_permissions(path, mode).expect("a mode");
@@ -102,7 +102,7 @@ fn force_stops_who_holds_the_lock() {
     write().expect("a lock file");
     let clean = || process::run(&ecn, &["clean", "--force"]);
 
-    // Nobody holds it.
+    // No process holds it.
     process::stdout(&clean());
     assert_eq!(named.ended(s(0)), None, "a process that the file names");
     write().expect("a lock file");

@@ -1,4 +1,4 @@
-//! What the agent shows over HTTP.
+//! The agent's metrics over HTTP.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,7 +30,7 @@ fn free() -> SocketAddr {
     listener.local_addr().expect("its number")
 }
 
-/// Status and body of an answer.
+/// Status and body of a response.
 fn get(at: SocketAddr, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(at).expect("connect");
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {at}\r\n\r\n").expect("ask");
@@ -54,7 +54,7 @@ fn scrape(at: SocketAddr) -> BTreeMap<String, f64> {
     values.map(value).collect()
 }
 
-/// What the dashboard asks: each query with its legend.
+/// The dashboard's queries, each with its legend.
 fn dashboard() -> Vec<(String, String)> {
     let mut queries = Vec::new();
     let document: Value = serde_json::from_str(DASHBOARD).expect("JSON");
@@ -95,7 +95,7 @@ fn prometheus() -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// A Prometheus that scrapes an agent; gone when dropped.
+/// A Prometheus that scrapes an agent; stopped when dropped.
 struct Prometheus {
     _process: Process,
     folder: PathBuf,
@@ -123,17 +123,17 @@ impl Prometheus {
         ];
         let words = words.each_ref().map(String::as_str);
         let prometheus = Self {
-            _process: Process::start(program, &words, &folder.join("said")),
+            _process: Process::start(program, &words, &folder.join("log")),
             folder,
             at,
         };
         let is_ready = || TcpStream::connect(at).is_ok() && get(at, "/-/ready").0 == 200;
-        let said = || fs::read_to_string(prometheus.folder.join("said.err")).unwrap_or_default();
-        assert!(eventually(s(20), is_ready), "{}", said());
+        let log = || fs::read_to_string(prometheus.folder.join("log.err")).unwrap_or_default();
+        assert!(eventually(s(20), is_ready), "{}", log());
         prometheus
     }
 
-    /// The data of an answer.
+    /// The data of an API response.
     #[track_caller]
     fn ask(&self, path: &str) -> Value {
         let (status, text) = get(self.at, path);
@@ -146,7 +146,7 @@ impl Prometheus {
         answer["data"].take()
     }
 
-    /// What a query of the dashboard finds for all agents and bridges: labels and values.
+    /// The result of a dashboard query for all agents and bridges: labels and values.
     #[track_caller]
     fn query(&self, query: &str) -> Vec<(Value, f64)> {
         let query = query.replace("$__rate_interval", "5s");
@@ -166,7 +166,7 @@ impl Drop for Prometheus {
     }
 }
 
-/// A text as part of an address.
+/// Percent-encodes a text.
 fn percent(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
@@ -199,7 +199,7 @@ fn metrics_and_health() {
     };
     assert!(eventually(s(10), seen), "{:?}", scrape(at));
 
-    // What it says is what the maps say, and only grows.
+    // The metrics agree with the maps, and only increase.
     let before = scrape(at);
     let now = running.port(&lab.hosts[2].port).marked as f64;
     let after = scrape(at);
@@ -215,7 +215,7 @@ fn metrics_and_health() {
     assert_eq!(
         flows.count(),
         1,
-        "only as many flows as are asked for: {after:?}"
+        "only the configured number of flows: {after:?}"
     );
     for name in queried() {
         let has = |of: &&String| of.split('{').next() == Some(name.as_str());
@@ -230,7 +230,7 @@ fn metrics_and_health() {
         (200, "{\"status\":\"ok\"}\n".to_owned())
     );
     assert_eq!(get(at, "/").0, 404);
-    // Who asks slowly holds nobody up.
+    // Slow clients do not block others.
     let _slow: Vec<_> = (0..8)
         .map(|_| TcpStream::connect(at).expect("connect"))
         .collect();
@@ -239,7 +239,7 @@ fn metrics_and_health() {
     assert!(begun.elapsed() < Duration::from_secs(2));
 }
 
-/// A Prometheus takes the metrics, and has an answer to each query of the dashboard.
+/// Prometheus scrapes the metrics, and each query of the dashboard has a result.
 #[test]
 fn a_prometheus_answers_the_dashboard() {
     kernel_test!();
@@ -277,7 +277,7 @@ fn a_prometheus_answers_the_dashboard() {
         (&"up".into(), &"".into())
     );
 
-    // Each legend is made of labels that are there.
+    // Each legend uses existing labels.
     for (query, legend) in &queries {
         let labels = legend.split("{{").skip(1);
         let labels: Vec<_> = labels.filter_map(|rest| rest.split("}}").next()).collect();
@@ -286,7 +286,7 @@ fn a_prometheus_answers_the_dashboard() {
             assert_eq!(missing, None, "{query}: {metric}");
         }
     }
-    // Types are known, and what was counted is what the maps hold.
+    // Types are known, and counters agree with the maps.
     let types = prometheus.ask("/api/v1/metadata");
     for (name, kind) in [
         ("ecn_port_queue_packets", "gauge"),

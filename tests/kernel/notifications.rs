@@ -1,4 +1,4 @@
-//! BCN and QCN: ports that notify sources of their queues, and sources that react. Receivers have no program.
+//! BCN and QCN: ports that notify sources of their queues, and sources that react. Receivers run no program.
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
@@ -29,17 +29,17 @@ use ecn_user::{
 
 use super::{attacks::FORGED, backward::Forger};
 
-/// Link of the source: less than what it can send, also when emulated.
+/// Rate of the source's link: lower than what it can send, also when emulated.
 fn link() -> u64 {
     if emulated() { 1_250_000 } else { 12_500_000 }
 }
 
-/// The port to host 1, at a fifth of host 0's link, notifies.
+/// The port to host 1, at a fifth of host 0's link, sends notifications.
 fn notifying(lab: &Lab, marking: Marking) -> Running {
     lab.limit(1, link() / 5, 5000);
     lab.link(0, link());
     let mut config = running::config(lab, marking);
-    // As often as is needed for few packets.
+    // Often enough for few packets.
     config.bcn.0.pm = "1/10".parse().expect("a fraction");
     let config = running::with_endpoints(config, lab, &[0], link());
     Running::start(config, Options::default())
@@ -50,22 +50,25 @@ fn flow_of(running: &Running) -> Flow {
     running.flow(is).1
 }
 
-/// The commands show what the port has sent, of what queue, and whom the flow obeys.
+/// The commands show what the port has sent and the queue's state, and the point that limits the flow.
 fn is_shown(ecn: &Path, marking: Marking, port: &str, sent: u64) {
     let printed = |words: &[&str]| process::stdout(&process::run(ecn, words));
     let ports = printed(&["port", "show", "-j", "dev", port]);
     let [port]: [PortRow; 1] = serde_json::from_str(&ports).expect("one port");
     let flows = printed(&["flow", "show", "-j", "proto", "udp"]);
     let [flow]: [FlowRow; 1] = serde_json::from_str(&flows).expect("one flow");
-    let said = port.messages;
-    assert_eq!((port.marking, said.sent_messages), (marking, Some(sent)));
-    // At any rate.
-    assert!(said.equilibrium_packets >= Some(8), "{said:?}");
-    assert!(said.sampled_packets.is_some(), "{said:?}");
-    let feedback = said.sampled_feedback.expect("a sample");
+    let messages = port.messages;
+    assert_eq!(
+        (port.marking, messages.sent_messages),
+        (marking, Some(sent))
+    );
+    // The equilibrium is at least 8 packets at any rate.
+    assert!(messages.equilibrium_packets >= Some(8), "{messages:?}");
+    assert!(messages.sampled_packets.is_some(), "{messages:?}");
+    let feedback = messages.sampled_feedback.expect("a sample");
     assert!(marking == Marking::Bcn || (0..=63).contains(&feedback));
     assert_eq!(flow.limiter, Some(marking));
-    assert_eq!(flow.congestion_point, said.congestion_point);
+    assert_eq!(flow.congestion_point, messages.congestion_point);
     assert_eq!(
         flow.target_rate_bytes_per_s.is_some(),
         marking == Marking::Qcn
@@ -76,7 +79,7 @@ fn is_shown(ecn: &Path, marking: Marking, port: &str, sent: u64) {
     }
 }
 
-/// A flow that fills a port is slowed down by messages alone, and has its link back when the port has room.
+/// A flow that fills a port is slowed down by notifications alone, and recovers its link's rate when the port has room.
 fn udp_reacts(ecn: &Path, marking: Marking, ipv6: bool) {
     const N: usize = 2_000;
     let lab = Lab::new(2);
@@ -97,16 +100,17 @@ fn udp_reacts(ecn: &Path, marking: Marking, ipv6: bool) {
     assert!(slowed.decreases > 0, "{slowed:?} {}", running.counts());
     assert!(slowed.is_limited(link()), "{slowed:?}");
     let slot = running.slot(&to.port);
-    let sent = || running.maps.point(0, slot).expect("what it has said").sent;
+    let sent = || running.maps.point(0, slot).expect("a point").sent;
     assert!(sent() > 0 && sent() == running.count(Count::MessageSent));
-    let heard = || running.count(Count::MessageAccepted) + running.count(Count::MessageImpossible);
+    let received =
+        || running.count(Count::MessageAccepted) + running.count(Count::MessageImpossible);
     assert!(
-        eventually(s(5), || heard() == sent()),
+        eventually(s(5), || received() == sent()),
         "{}",
         running.counts()
     );
     is_shown(ecn, marking, &to.port, sent());
-    // Nothing was marked, nothing is known of receivers, and nothing came back to the application.
+    // Nothing was marked, receivers have no state, and applications received nothing.
     assert_eq!(running.port(&to.port).marked, 0);
     assert_eq!(running.maps.receivers().expect("receivers"), []);
     assert!(sending.recv(&mut buffer).is_err(), "something came back");
@@ -116,7 +120,7 @@ fn udp_reacts(ecn: &Path, marking: Marking, ipv6: bool) {
     let untouched = |frame: &&Vec<u8>| ecn_of(frame) == Some(packet::NOT_ECT);
     assert!(of_flow.iter().all(untouched));
     lab.limit(1, 10 * link(), 5000);
-    // By messages, or by stages: a flow that hears nothing rises by itself only after a longer time.
+    // By notifications or by stages: without notifications a flow recovers by itself only after a longer time.
     let slowed = flow_of(&running).rate_bytes_per_s;
     let rises = eventually(Duration::from_nanos(reaction::SILENCE_NS * 3 / 4), || {
         (0..50).for_each(sends);
@@ -128,7 +132,7 @@ fn udp_reacts(ecn: &Path, marking: Marking, ipv6: bool) {
         flow_of(&running).reaction.rate().is_none()
     });
     assert!(grown, "{:?}", flow_of(&running));
-    // The next port there begins at nothing.
+    // The next port in this slot starts from zero.
     lab.unplug(1);
     assert!(eventually(s(3), || sent() == 0), "{}", sent());
 }
@@ -157,7 +161,7 @@ fn qcn_over_ipv6() {
     udp_reacts(&ecn_or_skip!(), Marking::Qcn, true);
 }
 
-/// Notifications of a port, copied by somebody at another port: each counts once at most, and a flow that is slow already
+/// A port's notifications, copied by a host at another port: each is accepted at most once, and a flow that is already slow
 /// gets no slower.
 fn copies_slow_no_flow(marking: Marking) {
     const N: u32 = 2_000;
@@ -166,10 +170,10 @@ fn copies_slow_no_flow(marking: Marking) {
     let running = notifying(&lab, marking);
     let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
     let (sending, receiving) = (udp(from, false, 7001), udp(to, false, 7002));
-    let heard = Wire::open(&from.ns, from.ifindex);
+    let capture = Wire::open(&from.ns, from.ifindex);
     let forger = Forger::new(&lab);
     let target = SocketAddr::new(to.v4.into(), 7002);
-    // Of the port, and no copy of one.
+    // From the port, not one of the copies.
     let is_message = |frame: &[u8]| {
         frame[6..12] != lab.hosts[2].mac && frame[23] == PROTOCOL && frame[34] == backward::VERSION
     };
@@ -177,7 +181,7 @@ fn copies_slow_no_flow(marking: Marking) {
     for n in 0..N {
         sending.send_to(&[n as u8; 600], target).expect("send");
         // While the quoted packet is remembered.
-        while let Some(frame) = heard.next(Duration::ZERO) {
+        while let Some(frame) = capture.next(Duration::ZERO) {
             if is_message(&frame) {
                 (0..COPIES).for_each(|_| forger.send(&forger.copy(&frame)));
                 copied += COPIES;
@@ -207,7 +211,7 @@ fn copies_slow_no_flow(marking: Marking) {
     let slow = flow_of(&running);
     assert!(slow.decreases > 0 && slow.is_limited(link()), "{slow:?}");
 
-    // Nothing is sent any more, so nothing but these could change the flow.
+    // Nothing more is sent, so only the copies could change the flow.
     let copy = forger.copy(&last);
     forger.floods(|_| copy.clone());
     let flooded = || all(copied + u64::from(FORGED));

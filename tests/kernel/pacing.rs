@@ -1,4 +1,4 @@
-//! TCP's own pacing: no qdisc, no agent in the loop.
+//! TCP's own pacing: without a qdisc, and without the agent in the loop.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn start(lab: &Lab) -> Running {
     Running::start(config, Options::default())
 }
 
-/// Leaves the test where sockets cannot be paced.
+/// Skips the test if sockets cannot be paced.
 macro_rules! needs_sockets {
     () => {
         if let Err(missing) = datapath::cgroup(None) {
@@ -52,19 +52,19 @@ fn a_tcp_socket_gets_its_rate_and_is_let_go() {
     };
     let is_known = || any(&running, |flow| flow.socket != 0);
     assert!(eventually(s(5), is_known), "no socket is known");
-    // What is not limited is left alone.
+    // Unlimited sockets are not changed.
     assert!(!any(&running, |flow| flow.socket_bytes_per_s != 0));
     let (key, _) = running.flow(|key| key.endpoint == 1 && key.protocol == protocol::TCP);
     for mbit in [20, 5, 10] {
-        let wanted = (mbit * MBIT) as f64;
+        let target = (mbit * MBIT) as f64;
         running.maps.set_pin(&key, mbit * MBIT).expect("pin");
         std::thread::sleep(Duration::from_millis(600));
         let is_held = || any(&running, |flow| flow.socket_bytes_per_s != 0);
         assert!(eventually(s(5), is_held), "no socket is paced");
         // Payload of 1448 bytes in frames of 1514. On a busy machine timers are late.
-        let part = stream.rate(s(2)) * 1514.0 / 1448.0 / wanted;
+        let part = stream.rate(s(2)) * 1514.0 / 1448.0 / target;
         note(&format!("a paced socket at {mbit} mbit: {part:.3}"));
-        // The window may begin with what the receiver had not read before.
+        // The measurement may include data that the receiver had not read before.
         assert!((0.4..1.05).contains(&part), "{mbit}: {part}");
     }
     drop(running);
@@ -72,7 +72,7 @@ fn a_tcp_socket_gets_its_rate_and_is_let_go() {
     assert!(eventually(s(5), free), "still held after the agent's end");
 }
 
-/// Nothing paces UDP here: it passes, shows no class, and is counted.
+/// UDP cannot be paced here: it passes, shows no class, and is counted.
 #[test]
 fn flows_without_a_tcp_socket_are_reported_as_unlimited() {
     kernel_test!();

@@ -1,5 +1,5 @@
-//! The marking program on frames that were changed anywhere, by `BPF_PROG_TEST_RUN`: it finds in them what
-//! the same cursor finds on the host, and changes nothing but the ECN field.
+//! The marking program on mutated frames, by `BPF_PROG_TEST_RUN`: it parses them like the same cursor on the host, and
+//! changes only the ECN field.
 
 use std::cell::RefCell;
 
@@ -25,10 +25,11 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 
-/// Random frames; `PROPTEST_CASES` asks for more. When emulated a fifth, as each reads all of a bridge's counters twice.
+/// Random frames; overridden by `PROPTEST_CASES`. When emulated a fifth, as each case reads all of a bridge's counters
+/// twice.
 const FRAMES: u32 = 3_000;
 
-/// What is changed: families, tags, extensions, fragments, control.
+/// The frames to mutate: families, tags, extensions, fragments, control.
 fn originals() -> Vec<Vec<u8>> {
     let v4 = Ip::of([10, 77, 0, 1], [10, 77, 0, 2]);
     let v6 = Ip::of(
@@ -54,7 +55,7 @@ fn originals() -> Vec<Vec<u8>> {
 
 fn changed() -> impl Strategy<Value = Vec<u8>> {
     let change = (12..70usize, any::<u8>());
-    // A test run refuses IP frames that are shorter than their header: those go through a wire.
+    // A test run refuses IP frames that are shorter than their header: those need a device.
     let cut = prop_oneof![3 => Just(usize::MAX), 1 => 54..120usize];
     let original = proptest::sample::select(originals());
     (original, vec(change, 0..4), cut).prop_map(|(mut frame, changes, cut)| {
@@ -66,7 +67,7 @@ fn changed() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Sum of an IPv4 header as its checksum counts it: the same before and after.
+/// Sum of an IPv4 header as in its checksum: the same before and after.
 fn sum(frame: &[u8], at: usize) -> u64 {
     let words = frame[at..at + 20].chunks(2);
     words
@@ -103,7 +104,7 @@ fn changed_frames() {
     assert!(found.iter().all(|n| *n > 0), "{found:?}");
 }
 
-/// How many were marked, not ECN-capable, malformed, and other frames.
+/// Numbers of marked, not ECN-capable, malformed and other frames.
 fn run_all(netns: u32, ifindex: u32, cases: u32) -> [u64; 4] {
     let sizes = Sizes {
         bridges: 1,
@@ -124,7 +125,7 @@ fn run_all(netns: u32, ifindex: u32, cases: u32) -> [u64; 4] {
     };
     let key = DeviceKey { netns, ifindex };
     maps.set_device(key, device).expect("a device");
-    // Nothing ever leaves, so all but the first packet is to be marked.
+    // Nothing ever departs, so all but the first packet must be marked.
     let policy = Policy {
         marking: Marking::InputOutput as u32,
         mark_at: MarkAt::Arrival as u32,

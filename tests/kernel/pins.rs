@@ -1,4 +1,4 @@
-//! What is pinned: ours only, and of this version only.
+//! Pins: only those of this version are used, and only ecn's own are removed.
 
 use std::{
     fs,
@@ -24,9 +24,9 @@ fn open() -> Datapath {
     Datapath::open(&pin(), SIZES).expect("load")
 }
 
-/// What others have pinned beside ours outlives us; what agents before us have left does not.
+/// Pins of others beside ours stay; those of earlier agents are removed.
 #[test]
-fn of_others_stay() {
+fn pins_of_others_stay() {
     kernel_test!();
     drop(open());
     assert!(!pin().exists(), "nothing is there, so nothing stays");
@@ -42,7 +42,7 @@ fn of_others_stay() {
     assert!(!pin().exists());
 }
 
-/// A configuration may name any directory: files are nobody's pins.
+/// A configuration may name any directory: files are not pins, and stay.
 #[test]
 fn files_are_not_touched() {
     kernel_test!();
@@ -57,9 +57,9 @@ fn files_are_not_touched() {
     assert!(matches!(refused, Some(Error::NotBpffs(_))), "{refused:?}");
 }
 
-/// A pin says nothing of what it holds: sizes, kind and ABI are compared.
+/// A pin's name does not imply its contents: sizes, type and ABI are compared.
 #[test]
-fn of_another_layout_are_refused() {
+fn pins_of_another_layout_are_refused() {
     kernel_test!();
     let maps = pin_dir(&pin()).join("maps");
     let datapath = open();
@@ -69,25 +69,28 @@ fn of_another_layout_are_refused() {
     let put = |of: &str, at: &str| fs::rename(maps.join(of), maps.join(at)).expect("rename a pin");
     put(name::RECEIVER, "aside");
     put(name::LIMIT, name::RECEIVER);
-    let said = refused();
-    assert!(said.contains("map ECN_RECEIVER at "), "{said}");
+    let error = refused();
+    assert!(error.contains("map ECN_RECEIVER at "), "{error}");
     let expected = "Array with keys of 4 and values of 8 bytes, expected Hash with 40 and ";
-    assert!(said.contains(expected), "{said}");
+    assert!(error.contains(expected), "{error}");
     assert!(
-        said.contains("another version of ecn, run `ecn clean`"),
-        "{said}"
+        error.contains("another version of ecn, run `ecn clean`"),
+        "{error}"
     );
     put(name::RECEIVER, name::LIMIT);
     put("aside", name::RECEIVER);
     assert!(datapath.maps().is_ok());
 
-    // The same sizes, another kind.
+    // The same sizes, another map type.
     put(name::LIMIT, "aside");
     put(name::COUNT, name::LIMIT);
     put("aside", name::COUNT);
-    let said = refused();
-    assert!(said.contains("map ECN_COUNT"), "{said}");
-    assert!(said.contains("expected PerCpuArray with 4 and 8"), "{said}");
+    let error = refused();
+    assert!(error.contains("map ECN_COUNT"), "{error}");
+    assert!(
+        error.contains("expected PerCpuArray with 4 and 8"),
+        "{error}"
+    );
     put(name::COUNT, "aside");
     put(name::LIMIT, name::COUNT);
     put("aside", name::LIMIT);
@@ -98,11 +101,11 @@ fn of_another_layout_are_refused() {
         ..abi::Control::default()
     };
     ours.set_control(control).expect("another ABI");
-    let said = refused();
+    let error = refused();
     let expected = format!("ABI {}, expected {}", abi::ABI + 1, abi::ABI);
-    assert!(said.contains(&expected), "{said}");
+    assert!(error.contains(&expected), "{error}");
 
-    // A new agent takes over nothing of what is there.
+    // A new agent does not reuse the existing maps.
     let aside = pin().join("aside");
     fs::rename(pin_dir(&pin()), &aside).expect("rename the pins");
     drop(datapath);
@@ -121,7 +124,7 @@ fn receivers(path: &Path) -> HashMap<MapData, [u8; KEY], [u8; VALUE]> {
     map.try_into().expect("a hash")
 }
 
-/// Where the kernel finds the last key gone, it begins again: a walk ends all the same, and has nothing twice.
+/// If the current key was deleted, the kernel restarts from the first: a walk ends all the same, without duplicates.
 #[test]
 fn a_walk_ends_while_entries_come_and_go() {
     kernel_test!();
@@ -147,7 +150,7 @@ fn a_walk_ends_while_entries_come_and_go() {
         }
         let (mut most, mut twice, mut walks) = (0, 0, 0);
         let since = Instant::now();
-        // On a busy machine the writers come late.
+        // On a busy machine the writers start late.
         while walks < 500 || most < 100 && since.elapsed() < s(20) {
             walks += 1;
             let mut keys: Vec<_> = maps

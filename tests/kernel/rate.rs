@@ -1,4 +1,4 @@
-//! A flow held at a rate gets that rate.
+//! A flow pinned at a rate gets that rate.
 
 use std::{
     net::SocketAddr,
@@ -24,8 +24,8 @@ use ecn_user::{agent::Options, config::Marking};
 const MBIT: u64 = 125_000;
 const LINK: u64 = 200 * MBIT;
 
-/// Parts of the rate: HTB counts whole frames, and so do we. What a late timer loses is not made up for, and on a busy
-/// machine all are late; the class's own rate has to be exact.
+/// Tolerance of the rate: HTB counts whole frames, and so does the test. HTB does not make up for late timers, and on a busy
+/// machine all are late; the class's configured rate must be exact.
 const EXPECTED: RangeInclusive<f64> = 0.33..=1.03;
 
 fn start(lab: &Lab) -> Running {
@@ -36,7 +36,7 @@ fn start(lab: &Lab) -> Running {
     )
 }
 
-/// Bytes of frames per second that the receiver counted, over some time.
+/// Frame bytes per second that the receiver counted.
 fn measured(running: &Running, protocol: u8, over: Duration) -> f64 {
     let bytes = || {
         running
@@ -65,16 +65,16 @@ fn hold(lab: &Lab, running: &mut Running, protocol: u8, mbits: &[u64]) {
     assert!(eventually(s(5), is_there), "no flow");
     let (key, _) = running.flow(|key| key.endpoint == 1 && key.protocol == protocol);
     for &mbit in mbits {
-        let wanted = (mbit * MBIT) as f64;
+        let target = (mbit * MBIT) as f64;
         running.maps.set_pin(&key, mbit * MBIT).expect("pin");
-        // The agent looks every 100 ms; what was in the queue then leaves at the new rate too.
+        // The agent polls every 100 ms; packets queued then also leave at the new rate.
         std::thread::sleep(Duration::from_millis(500));
         if device(lab).0 == "htb" {
             let classes = classes(lab);
             let ceil = format!(" ceil {mbit}Mbit ");
             assert!(classes.contains(&ceil), "{mbit} mbit: {classes}");
         }
-        let part = measured(running, protocol, Duration::from_millis(2500)) / wanted;
+        let part = measured(running, protocol, Duration::from_millis(2500)) / target;
         note(&format!("protocol {protocol} at {mbit} mbit: {part:.3}"));
         assert!(EXPECTED.contains(&part), "{mbit} mbit: {part}");
     }
@@ -85,8 +85,8 @@ fn udp() {
     kernel_test!();
     let lab = Lab::new(2);
     let mut running = start(&lab);
-    // Small ones at 1 Mbit/s, where a window holds few; large ones at 100, where a burst of one frame
-    // soon is too short for a busy machine.
+    // Small packets at 1 Mbit/s, where a window contains few; large ones at 100 Mbit/s, where a burst of one frame is
+    // soon too short for a busy machine.
     let stream = Stream::deep(&lab.hosts[0], &lab.hosts[1], 7001, 500);
     hold(&lab, &mut running, protocol::UDP, &[1, 10]);
     drop(stream);
@@ -104,8 +104,8 @@ fn tcp() {
     drop(stream);
 }
 
-/// What is in no class passes by all classes: a flow that is at full rate again keeps its class while it uses the link, or
-/// it would overtake itself.
+/// Unclassified packets bypass all classes: a flow that is at full rate again keeps its class while it uses the link, since
+/// it would otherwise overtake its own packets.
 #[test]
 fn a_flow_that_uses_the_link_keeps_its_class() {
     kernel_test!();
@@ -115,18 +115,18 @@ fn a_flow_that_uses_the_link_keeps_its_class() {
     hold(&lab, &mut running, protocol::TCP, &[100]);
     let (key, _) = running.flow(|key| key.endpoint == 1 && key.protocol == protocol::TCP);
     assert!(running.maps.remove_pin(&key));
-    // Three times as long as the class of a slow flow stays.
+    // Three times as long as the class of a slow flow is kept.
     std::thread::sleep(s(3));
-    // The link and the flow.
+    // The link's class and the flow's.
     assert_eq!(device(&lab).1, 2, "{}", classes(&lab));
     drop(stream);
     let is_gone = || device(&lab).1 == 1;
     assert!(eventually(s(5), is_gone), "{}", classes(&lab));
 }
 
-/// Given back, the flow follows its response again, here: the whole link.
+/// Without its pin, the flow follows its response again: here, the whole link.
 #[test]
-fn given_back() {
+fn a_removed_pin_restores_the_response() {
     kernel_test!();
     let lab = Lab::new(2);
     let mut running = start(&lab);
@@ -148,10 +148,10 @@ fn device(lab: &Lab) -> (String, usize, Option<u32>) {
     (kind, classes.len(), link.gso_max_segs)
 }
 
-/// Nothing is done to flows that nobody marks: they have no class and no queue, and the device is as it was. The first
-/// that is limited changes that, for itself, and afterwards all is as before.
+/// Unmarked flows are not touched: they have no class and no queue, and the device is unchanged. The first limited flow
+/// changes that, for itself, and afterwards the device is restored.
 #[test]
-fn unmarked_flows_pass_by() {
+fn unmarked_flows_are_not_limited() {
     kernel_test!();
     const PACKETS: u64 = 60;
     let lab = Lab::with_super_packets(2);
@@ -183,13 +183,13 @@ fn unmarked_flows_pass_by() {
     assert_eq!(device(&lab), before);
 
     let held = Stream::start(from, to, 7101, 1000);
-    let wanted = |key: &Key| key.endpoint == 1 && key.src_port == 7101;
+    let is_flow = |key: &Key| key.endpoint == 1 && key.src_port == 7101;
     let there = || {
         let flows = running.maps.flows().expect("flows");
-        flows.iter().any(|(key, _)| wanted(key))
+        flows.iter().any(|(key, _)| is_flow(key))
     };
     assert!(eventually(s(5), there), "no flow");
-    let (key, _) = running.flow(wanted);
+    let (key, _) = running.flow(is_flow);
     running.maps.set_pin(&key, MBIT).expect("pin");
     let limited = || held.rate(Duration::from_millis(500)) < 1.2 * MBIT as f64;
     assert!(eventually(s(5), limited), "{:?}", device(&lab));

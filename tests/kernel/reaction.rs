@@ -1,6 +1,6 @@
-//! The programs of a source against the same core on the host, on random notifications and packets, by `BPF_PROG_TEST_RUN`:
-//! the whole state of a flow is the same after each of them, and the agent hears the same. The programs' times are read from
-//! the state that they leave.
+//! The programs of a source against the same core on the host, with random notifications and packets, by
+//! `BPF_PROG_TEST_RUN`: after each of them the state of the flow is the same, and so are the events for the agent. The
+//! programs' times are read from the state that they leave.
 
 use std::cell::RefCell;
 
@@ -24,9 +24,9 @@ use proptest::{
     test_runner::{Config, TestCaseError, TestRunner},
 };
 
-/// Random traces; `PROPTEST_CASES` asks for more.
+/// Random traces; overridden by `PROPTEST_CASES`.
 const TRACES: u32 = 200;
-/// Number of the endpoint.
+/// The endpoint's number.
 const ENDPOINT: u16 = 1;
 /// 100 Mb/s.
 const LINK: u64 = 12_500_000;
@@ -35,30 +35,30 @@ const FRAME: u32 = 1514;
 /// Packets after which a flow has a rate of its own.
 const FIRST: u64 = 2 * flow::SHORT_PACKETS;
 
-/// What happens next.
+/// Events.
 #[derive(Clone, Debug)]
 enum Step {
-    /// A notification is heard.
-    Heard(Heard),
-    /// So many packets are sent.
+    /// A notification arrives.
+    Notification(Notification),
+    /// This number of packets is sent.
     Sent(u8),
-    /// So many milliseconds go by.
+    /// This number of milliseconds passes.
     Wait(u64),
 }
 
 #[derive(Clone, Debug)]
-struct Heard {
+struct Notification {
     kind: Kind,
     feedback: u32,
-    /// Which port says it.
+    /// The port that sent it.
     point: u64,
-    /// How far its number is from the last one's.
+    /// Its sequence number, relative to the last one.
     ahead: i32,
-    /// It quotes a packet that was sent.
+    /// Whether it quotes a packet that was sent.
     quoted: bool,
 }
 
-/// A trace, and the flow that it is of.
+/// A trace, and its flow.
 #[derive(Clone, Debug)]
 struct Trace {
     protocol: u8,
@@ -66,7 +66,7 @@ struct Trace {
     steps: Vec<Step>,
 }
 
-fn heard() -> impl Strategy<Value = Heard> {
+fn notification() -> impl Strategy<Value = Notification> {
     let frames = |n: i32| (n * FRAME as i32).cast_unsigned();
     let field = move || (-40..40i32).prop_map(move |n| (frames(n) / 64) & 0xffff);
     let bcn = prop_oneof![
@@ -79,11 +79,11 @@ fn heard() -> impl Strategy<Value = Heard> {
         bcn.prop_map(|feedback| (Kind::Bcn, feedback)),
         qcn.prop_map(|feedback| (Kind::Qcn, feedback)),
     ];
-    // A third port shares the place of another one.
+    // The third port shares an entry with another one.
     let point = prop_oneof![6 => Just(1u64), 2 => Just(2), 1 => Just(3)];
     let ahead = prop_oneof![8 => Just(1), 2 => 2..40i32, 2 => -20..=0i32, 1 => any::<i32>()];
     let quoted = proptest::bool::weighted(0.9);
-    (what, point, ahead, quoted).prop_map(|((kind, feedback), point, ahead, quoted)| Heard {
+    (what, point, ahead, quoted).prop_map(|((kind, feedback), point, ahead, quoted)| Notification {
         kind,
         feedback,
         point,
@@ -126,7 +126,7 @@ fn policy() -> impl Strategy<Value = reaction::Policy> {
 
 fn trace() -> impl Strategy<Value = Trace> {
     let step = prop_oneof![
-        3 => heard().prop_map(Step::Heard),
+        3 => notification().prop_map(Step::Notification),
         4 => (1..=6u8).prop_map(Step::Sent),
         3 => (1..=6u64).prop_map(Step::Wait),
     ];
@@ -138,7 +138,7 @@ fn trace() -> impl Strategy<Value = Trace> {
     })
 }
 
-/// What the traces contained.
+/// Coverage of the traces.
 #[derive(Debug, Default)]
 struct Seen {
     accepted: u64,
@@ -146,16 +146,16 @@ struct Seen {
     impossible: u64,
     /// Before the flow had a rate of its own.
     early: u64,
-    /// Rates that a notification lowered, and raised.
+    /// Decreases and increases by notifications.
     lowered: u64,
     raised: u64,
     stopped: u64,
-    /// Packets at which a limiter did something by itself, and those at which its rate rose.
+    /// Packets at which a limiter recovered by itself, and those at which its rate increased.
     clocked: u64,
     rose: u64,
-    /// Limiters that went.
+    /// Limiters that ended.
     freed: u64,
-    /// What the agent heard.
+    /// Events for the agent.
     events: u64,
 }
 
@@ -166,12 +166,12 @@ struct Kernel {
     copy: Copy,
     maps: Maps,
     events: RateEvents,
-    /// Flows so far, each with a port of its own.
+    /// Number of flows so far, each with its own port.
     flows: u16,
     seen: Seen,
 }
 
-/// A flow on its way through both.
+/// A flow, run on both.
 struct Both<'a> {
     kernel: &'a mut Kernel,
     policy: reaction::Policy,
@@ -179,11 +179,11 @@ struct Both<'a> {
     host: Flow,
     /// The class that it gets when it is limited.
     class: u32,
-    /// Packets sent, TCP's next number, and what quotes the last packet.
+    /// Packets sent, TCP's next sequence number, and the quote of the last packet.
     sent: u64,
     next: u32,
     quote: u32,
-    /// Number of the last notification.
+    /// Sequence number of the last notification.
     sequence: u32,
 }
 
@@ -215,7 +215,7 @@ impl Kernel {
         let mut both = self.begin(trace)?;
         for step in &trace.steps {
             match step {
-                Step::Heard(heard) => both.hear(heard)?,
+                Step::Notification(notification) => both.receive(notification)?,
                 Step::Sent(n) => (0..*n).try_for_each(|_| both.send())?,
                 Step::Wait(ms) => std::thread::sleep(std::time::Duration::from_millis(*ms)),
             }
@@ -223,7 +223,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// A new flow, which has a rate of its own.
+    /// Starts a flow, and gives it a rate of its own.
     fn begin(&mut self, trace: &Trace) -> Result<Both<'_>, TestCaseError> {
         let endpoint = abi::Endpoint {
             flags: abi::CONTROL_FLOWS | abi::BACKWARD,
@@ -240,7 +240,7 @@ impl Kernel {
         set.expect("an endpoint");
         self.flows += 1;
         let class = abi::FIRST_CLASS + u32::from(self.flows);
-        // What an earlier flow has not taken goes first.
+        // Drains events of earlier flows.
         let offered = self.maps.offered_classes();
         let class = offered.first().copied().unwrap_or(class);
         if offered.is_empty() {
@@ -272,7 +272,7 @@ impl Kernel {
         };
         both.pass();
         both.host = both.flow();
-        both.hear(&Heard {
+        both.receive(&Notification {
             kind: Kind::Bcn,
             feedback: bcn::STOP,
             point: 1,
@@ -309,10 +309,10 @@ impl Both<'_> {
         (verdict.expect("run"), [begun, now_ns()])
     }
 
-    /// A packet of the flow goes out; how long it is, and when the program ran.
+    /// Sends a packet of the flow; returns its length, and when the program ran.
     fn pass(&mut self) -> (u64, [u64; 2]) {
         const DATA: usize = 1_000;
-        // To the loopback device, which has no address.
+        // Addressed to the loopback device, whose address is zero.
         let ip = Ip::of([10, 77, 0, 1], [10, 77, 0, 2]).to_mac([0; 6]);
         let ip = ip.ecn(packet::NOT_ECT);
         let frame = if self.is_tcp() {
@@ -339,14 +339,14 @@ impl Both<'_> {
         (frame.len() as u64, ran)
     }
 
-    /// A packet is sent, at which the limiter does what it does by itself.
+    /// Sends a packet, at which the limiter may recover by itself.
     fn send(&mut self) -> Outcome {
         let before = self.host;
         let sequence = self.next;
         let (bytes, ran) = self.pass();
         let after = self.flow();
         let host = &mut self.host;
-        // By the coarse clock, which is behind.
+        // By the coarse clock, which lags behind.
         let now_ns = after.last_sent_ns;
         prop_assert!((before.last_sent_ns..=ran[1]).contains(&now_ns));
         if self.key.protocol == protocol::TCP {
@@ -356,7 +356,7 @@ impl Both<'_> {
         host.on_send(now_ns);
         host.sent_packets += 1;
         host.sent_bytes += bytes;
-        // Before the agent has given it a class, a flow's limiter does nothing by itself.
+        // Until the agent has assigned a class, a flow's limiter does nothing by itself.
         let reacts = before.class != 0
             && before.is_limited(LINK)
             && now_ns.saturating_sub(before.last_echo_ns) >= backward::CLOCK_NS;
@@ -374,10 +374,10 @@ impl Both<'_> {
         self.compare(&before, &after, notify)
     }
 
-    /// A notification comes in.
-    fn hear(&mut self, heard: &Heard) -> Outcome {
+    /// A notification arrives.
+    fn receive(&mut self, notification: &Notification) -> Outcome {
         let before = self.host;
-        self.sequence = self.sequence.wrapping_add_signed(heard.ahead);
+        self.sequence = self.sequence.wrapping_add_signed(notification.ahead);
         let by_number = if self.is_tcp() {
             backward::BY_NUMBER
         } else {
@@ -387,17 +387,17 @@ impl Both<'_> {
             protocol: self.key.protocol,
             src_port: self.key.src_port,
             dst_port: self.key.dst_port,
-            // Of packets that differ in their number, fingerprints differ in the first byte.
-            quote: if heard.quoted {
+            // Fingerprints of packets with different numbers differ in the first byte.
+            quote: if notification.quoted {
                 self.quote
             } else {
                 !self.quote
             },
             sequence: self.sequence,
-            kind: heard.kind as u8,
+            kind: notification.kind as u8,
             flags: by_number,
-            feedback: heard.feedback,
-            point: heard.point,
+            feedback: notification.feedback,
+            point: notification.point,
             signed: false,
         };
         let report = Report {
@@ -425,7 +425,7 @@ impl Both<'_> {
         let after = self.flow();
         let mut notify = false;
         // A quote of an unknown packet is refused before the flow is looked up.
-        let refusal = if heard.quoted || self.is_tcp() {
+        let refusal = if notification.quoted || self.is_tcp() {
             self.host.accept_notification(&report).err()
         } else {
             Some(echo::Refusal::Impossible)
@@ -435,7 +435,8 @@ impl Both<'_> {
             None => {
                 expected[0] += 1;
                 seen.accepted += 1;
-                seen.stopped += u64::from(heard.kind == Kind::Bcn && heard.feedback == bcn::STOP);
+                seen.stopped +=
+                    u64::from(notification.kind == Kind::Bcn && notification.feedback == bcn::STOP);
                 if before.has_own_rate == 0 {
                     seen.early += 1;
                 } else {
@@ -459,7 +460,7 @@ impl Both<'_> {
         self.compare(&before, &after, notify)
     }
 
-    /// The reaction, at the time that the kernel's is from. Returns whether the agent hears of it.
+    /// The core's reaction, at the time that the kernel's state shows. Returns whether the agent is notified.
     fn react(
         &mut self,
         report: &Report,
@@ -471,7 +472,7 @@ impl Both<'_> {
         Ok(self.host.react(&self.policy, report, LINK, now_ns))
     }
 
-    /// Flow and event are those of the host, and no other.
+    /// Flow and event are the same as on the host.
     fn compare(&mut self, before: &Flow, after: &Flow, notify: bool) -> Outcome {
         if notify && self.host.class == 0 {
             self.host.class = self.class;
@@ -496,7 +497,7 @@ impl Both<'_> {
     }
 }
 
-/// Loads the programs, and says what was seen.
+/// Loads the programs, runs a test, and returns the coverage.
 fn in_kernel(test: impl FnOnce(&mut Kernel) + Send) -> Seen {
     let lab = Lab::new(0);
     lab.switch.run(|| {
@@ -530,11 +531,11 @@ fn random_notifications() {
         }
     });
     note(&format!("reaction: {cases} traces, {seen:?}"));
-    // Not vacuous.
+    // Coverage.
     let traces = u64::from(cases);
     assert!(seen.accepted > 4 * traces, "{seen:?}");
     if emulated() {
-        // A fifth of the traces: the rarest of these may be missing.
+        // A fifth of the traces: the rarest may be missing.
         return;
     }
     for (often, what) in [
@@ -553,12 +554,12 @@ fn random_notifications() {
     }
 }
 
-/// A flow that hears nothing any more doubles its rate each second.
+/// Without notifications a flow doubles its rate each second.
 #[test]
-fn a_silent_port() {
+fn a_flow_without_notifications_recovers() {
     kernel_test!();
-    let heard = |feedback| {
-        Step::Heard(Heard {
+    let notification = |feedback| {
+        Step::Notification(Notification {
             kind: Kind::Bcn,
             feedback,
             point: 1,
@@ -571,11 +572,11 @@ fn a_silent_port() {
         delta_bytes: 0,
     };
     let steps = [
-        heard(falls.to_word()),
+        notification(falls.to_word()),
         Step::Sent(1),
-        heard(falls.to_word()),
+        notification(falls.to_word()),
     ];
-    // A flow that is idle for longer starts over.
+    // A flow that is idle for longer restarts.
     let silence = (0..70).flat_map(|_| [Step::Wait(100), Step::Sent(1)]);
     let policy = {
         let mut runner = TestRunner::deterministic();

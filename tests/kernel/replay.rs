@@ -70,7 +70,7 @@ fn traffic(lab: &Lab, mut meanwhile: impl FnMut()) {
 
 struct Seen {
     kinds: BTreeMap<u32, u64>,
-    /// Each mark once, where it is decided on; as share those below theirs.
+    /// Each mark, counted once where it is decided; `share`: those below their share.
     decided: Decision,
     /// Packets that could have been marked there and were not.
     spared: u32,
@@ -149,8 +149,7 @@ fn replay(running: &Running, events: &mut [PortEvent]) -> Seen {
     for slot in 0..8 {
         queues.catch_up(&mut switch, slot, u64::MAX);
     }
-    // Departures whose tracepoint run the kernel missed: the agent's sweep forgot them at the end,
-    // which is no event.
+    // Departures whose tracepoint run is missing: the agent's sweep corrected their count at the end, without an event.
     let mut forgotten = 0;
     for slot in 0..8 {
         let waits = switch.ports[usize::from(slot)].cnt1;
@@ -184,7 +183,7 @@ fn check(marking: Marking, mark_at: MarkAt) {
         ..Options::default()
     };
     let running = Running::start(config, options);
-    // Ports join one after the other, each changing the policy: what came meanwhile is not replayed.
+    // Ports join one after the other, and each changes the policy: events up to then are not replayed.
     assert_eq!(running.view().port(0).arrived, 0);
     let mut trace = running.trace();
     let mut events = Vec::new();
@@ -207,7 +206,7 @@ fn check(marking: Marking, mark_at: MarkAt) {
         kinds(PortEventKind::Drop),
         seen.decided
     ));
-    // Not vacuous: each kind of event, and each decision both ways.
+    // Coverage: each kind of event, and each decision both ways.
     assert!(kinds(PortEventKind::Enqueue) > 1_000);
     assert!(kinds(PortEventKind::Dequeue) > 500);
     assert!(kinds(PortEventKind::Drop) > 20);
@@ -224,7 +223,7 @@ fn check(marking: Marking, mark_at: MarkAt) {
         "{decided:?}, {} spared",
         seen.spared
     );
-    // What cannot be marked is dropped, but for what is small.
+    // Unmarkable packets are dropped, except small ones.
     assert!(decided.drop > 20 && decided.share > 20, "{decided:?}");
     assert!(
         (100..arrivals).contains(&decided.input_trigger),
@@ -258,7 +257,7 @@ fn check_virtual(marking: Marking) {
     assert!(empty, "{:?}", running.waiting());
     drain(&mut trace, &mut events);
     assert_eq!(running.count(Count::RingFull), 0);
-    // The agent's sweep is an event of the bridge, but none of the trace.
+    // The agent's sweep is an event of the bridge, but not of the trace.
     for (number, event) in events.iter_mut().enumerate() {
         event.sequence = number as u32 + 1;
     }
@@ -281,7 +280,7 @@ fn check_virtual(marking: Marking) {
         "{decided:?}, {} spared",
         seen.spared
     );
-    // What cannot be marked is dropped, but for what is small.
+    // Unmarkable packets are dropped, except small ones.
     assert!(decided.drop > 20 && decided.share > 20, "{decided:?}");
     assert!(
         (100..arrivals).contains(&decided.input_trigger),

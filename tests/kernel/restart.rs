@@ -1,4 +1,4 @@
-//! An agent that ends or is replaced, and leaves its programs, maps and queues to the next one.
+//! An agent that exits or is replaced, and leaves its programs, maps and queues to the next one.
 
 use std::{
     collections::BTreeSet,
@@ -38,20 +38,20 @@ use nix::sys::signal::Signal;
 const LINK: u64 = 12_500_000;
 /// 1 Mbit/s.
 const PINNED: u64 = 125_000;
-/// Packets that wait for an output, above which they are marked: the default.
+/// Queue threshold of an output, packets: the default.
 const THRESHOLD: u32 = 8;
 const PAYLOAD: usize = 1400;
 /// Ports of the streams; the last one's rate is pinned.
 const STREAMS: [u16; 3] = [7001, 7002, 7003];
 
-/// A lab, and files of a test; gone when dropped.
+/// A lab, and files of a test; removed when dropped.
 struct Site {
     lab: Lab,
     folder: PathBuf,
 }
 
 impl Site {
-    /// Three hosts; the last one is behind a port of 100 Mbit/s.
+    /// Three hosts; the last one is connected to a port of 100 Mbit/s.
     fn new() -> Self {
         let lab = Lab::new(3);
         lab.limit(2, LINK, 100);
@@ -65,7 +65,7 @@ impl Site {
         running::with_endpoints(config, &self.lab, hosts, LINK)
     }
 
-    /// Starts `ecn run` and waits until it runs. Returns after what time limits were kept in force, too.
+    /// Starts `ecn run` and waits until it runs. Returns also how long it took until limits were kept in force again.
     fn start(&self, ecn: &Path, config: &Config, more: &[&str]) -> (Process, Duration) {
         let path = self.folder.join("ecn.toml");
         fs::write(&path, toml::to_string(config).expect("a configuration")).expect("write it");
@@ -92,13 +92,13 @@ impl Site {
         fs::read_to_string(self.folder.join("agent.err")).unwrap_or_default()
     }
 
-    /// Ends an agent, which has nothing to say against it.
+    /// Stops an agent, which must exit with code 0.
     fn end(&self, agent: &mut Process) {
         agent.signal(Signal::SIGTERM);
         assert_eq!(agent.ended(s(10)), Some(Some(0)), "{}", self.log());
     }
 
-    /// Two flows from different hosts that share the port, and one that is held.
+    /// Two flows from different hosts that share the port, and a pinned one.
     fn streams(&self) -> [Stream; 3] {
         let [a, b, c] = STREAMS;
         let hosts = &self.lab.hosts;
@@ -119,7 +119,7 @@ fn key_of(maps: &Maps, port: u16) -> Option<Key> {
     keys.find(|key| key.src_port == port)
 }
 
-/// Holds the last stream's flow at 1 Mbit/s, and waits until all three are limited.
+/// Pins the last stream's flow at 1 Mbit/s, and waits until all three are limited.
 fn limited(site: &Site) -> [Key; 3] {
     let mut maps = Maps::open(&pin()).expect("maps");
     let there = || STREAMS.iter().all(|port| key_of(&maps, *port).is_some());
@@ -136,32 +136,32 @@ fn limited(site: &Site) -> [Key; 3] {
     keys
 }
 
-/// What is looked at while agents come and go.
+/// What is observed while agents are replaced.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     looks: u32,
-    /// Most packets that waited at the port.
+    /// Maximum number of packets that waited at the port.
     queue: u32,
-    /// Longest time without limits for one of the flows.
+    /// Longest time without limits of one of the flows.
     off: Duration,
-    /// Longest time between two looks.
+    /// Longest time between two samples.
     late: Duration,
-    /// Rates at which the held flow's class was.
+    /// Rates of the pinned flow's class.
     held: BTreeSet<u64>,
 }
 
-/// Looks every 2 ms.
+/// Samples every 2 ms.
 struct Watch {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Seen>,
 }
 
-/// What a watch looks at.
+/// What is sampled.
 struct Place {
     maps: Maps,
     switch: Netlink,
     port: u32,
-    /// Each flow, and netlink and device of its host.
+    /// Each flow, with netlink and device of its host.
     flows: Vec<(Key, Netlink, u32)>,
 }
 
@@ -185,7 +185,7 @@ impl Place {
         }
     }
 
-    /// The rate at which a flow is held, if it is.
+    /// The rate to which a flow is limited, if it is.
     fn rate(&self, (key, nl, ifindex): &(Key, Netlink, u32)) -> Option<u64> {
         let flow = self.maps.flow(key)?;
         let valid = now_ns() < self.maps.control().ok()?.valid_until_ns;
@@ -235,7 +235,7 @@ impl Watch {
     }
 }
 
-/// Packets that queues on the way have dropped, at the hosts and at the port.
+/// Packets dropped by queues on the path, at the hosts and at the port.
 fn drops(site: &Site) -> u64 {
     let port = (&site.lab.nl, site.lab.hosts[2].port_index);
     let hosts = site.lab.hosts[..2]
@@ -248,8 +248,7 @@ fn drops(site: &Site) -> u64 {
     roots.sum()
 }
 
-/// Five times another agent, each from another file than the one before, with two greedy flows at a full port and one
-/// that is held at a rate.
+/// Five replacements of the agent, each by another binary, with two greedy flows at a full port and a pinned one.
 #[test]
 fn an_upgrade_under_load_leaves_no_gap() {
     kernel_test!();
@@ -314,18 +313,18 @@ fn an_upgrade_under_load_leaves_no_gap() {
          {lost} packets missing",
         during.queue, during.off, during.late
     ));
-    // Of the second that they hold without an agent.
+    // Limits hold for a second without an agent.
     assert!(slowest < Duration::from_millis(500), "{slowest:?}");
     assert_eq!((drops(&site), expired()), counted, "{during:?}");
     assert!(lost < 100, "{lost} packets");
-    // Between two looks there is nothing to be seen.
+    // Nothing is seen between two samples.
     let off = during.off.saturating_sub(during.late);
     assert!(off < Duration::from_millis(50), "{during:?}");
-    // A hypervisor that takes a processor for a millisecond stops the port's timer: eight packets more wait.
+    // If the hypervisor takes the CPU for a millisecond, the port's timer stops: eight packets more wait.
     let is_short = during.queue <= 2 * THRESHOLD;
     assert!(is_short || stolen, "{during:?}");
     assert_eq!(during.held, BTreeSet::from([PINNED]));
-    // Without an agent no rate comes into force: the programs hold them until the next one has taken over.
+    // Without an agent no new rate comes into force: the programs hold rates until the next agent has taken over.
     site.end(&mut agent);
     let rates = || flows().map(|flow| flow.rate_bytes_per_s);
     let left = rates();
@@ -344,7 +343,7 @@ fn an_upgrade_under_load_leaves_no_gap() {
     }
 }
 
-/// Killed, an agent leaves what it would have left otherwise, but for limits, which lapse.
+/// A killed agent leaves what it leaves at a normal exit, except that limits lapse.
 #[test]
 fn after_a_kill_limits_lapse_and_the_next_agent_continues() {
     kernel_test!();
@@ -387,9 +386,9 @@ fn after_a_kill_limits_lapse_and_the_next_agent_continues() {
     site.end(&mut agent);
 }
 
-/// Nothing of an agent is there any more after `ecn clean`; until then, commands say that none runs.
+/// After `ecn clean` nothing of an agent remains; until then, commands report that none runs.
 #[test]
-fn what_was_kept_is_cleaned() {
+fn kept_programs_are_cleaned() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     let site = Site::new();
@@ -401,33 +400,33 @@ fn what_was_kept_is_cleaned() {
     let objects = agent.objects();
     site.end(&mut agent);
     assert_eq!(State::read().map(|state| state.pid), Some(0));
-    let says = |words: &[&str]| {
+    let output_of = |words: &[&str]| {
         let output = process::run(&ecn, words);
         String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
     };
     for words in [&["port", "show"][..], &["flow", "show"]] {
-        let said = says(words);
+        let printed = output_of(words);
         assert!(
-            said.contains("no agent is running: ports still mark"),
-            "{said}"
+            printed.contains("no agent is running: ports still mark"),
+            "{printed}"
         );
     }
-    let said = says(&["doctor"]);
+    let printed = output_of(&["doctor"]);
     assert!(
-        said.contains("running agent or rig: none; programs that an earlier one kept"),
-        "{said}"
+        printed.contains("running agent or rig: none; programs that an earlier one kept"),
+        "{printed}"
     );
     drop(streams);
-    let said = stdout(&process::run(&ecn, &["clean"]));
-    assert!(said.contains("pinned maps"), "{said}");
+    let printed = stdout(&process::run(&ecn, &["clean"]));
+    assert!(printed.contains("pinned maps"), "{printed}");
     assert_eq!(Snapshot::take().beyond(&before), Vec::<String>::new());
     assert_eq!(before.beyond(&Snapshot::take()), Vec::<String>::new());
-    objects.gone();
+    objects.wait_removed();
 }
 
-/// Maps that do not fit, or a start that is to keep nothing: what is there is removed, and the log says why.
+/// Maps that do not fit, or a start without `keep`: the existing state is removed, and the log says why.
 #[test]
-fn what_cannot_be_taken_over_is_started_anew() {
+fn state_that_cannot_be_taken_over_is_replaced() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     let site = Site::new();
@@ -463,13 +462,13 @@ fn what_cannot_be_taken_over_is_started_anew() {
         spoil();
         let (mut agent, _) = site.start(&ecn, &config, &[keep]);
         let log = site.log();
-        let said = log
+        let reasons = log
             .lines()
             .filter(|line| line.contains("cannot take over"))
             .collect::<Vec<_>>();
-        assert_eq!(said.len(), 1, "{log}");
-        assert!(said[0].contains(why), "{log}");
-        objects.gone();
+        assert_eq!(reasons.len(), 1, "{log}");
+        assert!(reasons[0].contains(why), "{log}");
+        objects.wait_removed();
         agent.signal(Signal::SIGTERM);
         assert_eq!(agent.ended(s(10)), Some(Some(0)), "{}", site.log());
         if keep == "--keep" {
@@ -484,10 +483,9 @@ fn what_cannot_be_taken_over_is_started_anew() {
     }
 }
 
-/// An endpoint that the configuration does not name any more is as it was before, and a port that has gone has left its
-/// slot.
+/// An endpoint that is no longer configured is restored, and a removed port's slot is free.
 #[test]
-fn what_is_not_wanted_any_more_is_detached() {
+fn unconfigured_devices_are_detached() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     let site = Site::new();
@@ -502,7 +500,7 @@ fn what_is_not_wanted_any_more_is_detached() {
     };
     assert_eq!(root(0).as_deref(), Some("htb"));
     drop(streams);
-    // Both names are in the configuration's old order.
+    // Both are named in the configuration's old order.
     let (mut agent, _) = site.start(&ecn, &site.config(&[1, 2]), &["--keep"]);
     assert!(!site.log().contains("WARN"), "{}", site.log());
     assert_ne!(root(0).as_deref(), Some("htb"));
@@ -511,7 +509,7 @@ fn what_is_not_wanted_any_more_is_detached() {
     let numbers: Vec<u32> = state.endpoints.iter().map(|of| of.number).collect();
     assert_eq!(numbers, [2, 3]);
     let links = fs::read_dir(pin_dir(&pin()).join("links")).expect("links");
-    // Two tracing programs; by tcx three ports, and two programs at each of two endpoints.
+    // Two tracing programs; with tcx three ports, and two programs at each of two endpoints.
     let by_links = state.bridges[0].ports[0].attached == Some(AttachedBy::Tcx);
     let at_devices = if by_links { 3 + 2 * 2 } else { 0 };
     assert_eq!(links.count(), 2 + at_devices);

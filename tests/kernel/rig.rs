@@ -1,4 +1,4 @@
-//! HP's Fig. 1 from the command line: the whole thing, end to end.
+//! HP's Fig. 1 from the command line, end to end.
 
 use std::{
     collections::BTreeSet,
@@ -19,8 +19,8 @@ use nix::{
 };
 use serde_json::Value;
 
-/// The machine's own lock, so that no other rig shares the CPUs, and `ecn clean` does not end
-/// the traffic of one: processes are not private to a test.
+/// The machine's own lock, so that no other rig shares the CPUs, and `ecn clean` does not kill another rig's traffic:
+/// processes are not private to a test.
 pub fn alone() -> Option<Flock<File>> {
     let path = Path::new("/proc/1/root/run/ecn");
     fs::create_dir_all(path).ok()?;
@@ -42,12 +42,12 @@ pub fn alone() -> Option<Flock<File>> {
     held
 }
 
-/// A mark moves a rate within 3 ms, with the long queues of naive marking 8 ms. Where a hundredth of
-/// them took longer than this, something else had the processors.
+/// A mark changes a rate within 3 ms, with the long queues of naive marking 8 ms. Where a hundredth of them took longer than
+/// this, other processes used the CPUs.
 pub const fn disturbed_us(naive: bool) -> u64 {
     if naive { 12_000 } else { 4_500 }
 }
-/// Runs until one was not disturbed.
+/// Repeats a run until it was not disturbed.
 pub const RUNS: usize = 3;
 
 struct Folder(PathBuf);
@@ -63,7 +63,7 @@ impl Folder {
         fs::read_to_string(self.0.join("rig").with_extension(kind)).unwrap_or_default()
     }
 
-    /// Waits for the rig's own end.
+    /// Waits until the rig ends by itself.
     #[track_caller]
     fn report(&self, rig: &mut Process) -> Value {
         assert_eq!(rig.ended(s(60)), Some(Some(0)), "{}", self.text("err"));
@@ -204,12 +204,12 @@ fn uncontrolled_and_controlled() {
     assert!(ports.len() >= 14, "{ports:?}");
     ports.iter().for_each(|port| keys(port, &PORT));
 
-    // A second one, and a clean-up, are refused in one line.
+    // A second rig and `ecn clean` are refused, with one line each.
     for (words, code) in [(&["rig", "run", "--seconds", "1"][..], 3), (&["clean"], 3)] {
         let output = process::run(&ecn, words);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
-        assert_eq!(said.trim_end().lines().count(), 1, "{words:?}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {stderr}");
+        assert_eq!(stderr.trim_end().lines().count(), 1, "{words:?}: {stderr}");
         assert!(output.stdout.is_empty());
     }
 
@@ -226,7 +226,7 @@ fn uncontrolled_and_controlled() {
         assert!(number(1, "dropped_packets") < number(0, "dropped_packets") / 100.0);
         assert!(number(1, "marked_packets") > 0.0);
         assert!(number(1, "jain_local") >= 0.95 && number(1, "jain_remote") >= 0.95);
-        // Senders that are late do not use what they get.
+        // Late senders do not use their rate.
         let gets = number(1, "victim") > 1.5 * number(0, "victim") && number(1, "root") > 0.5;
         let disturbed = number(1, "control_latency_us_p99") > disturbed_us(false) as f64;
         if gets || runs == RUNS || !disturbed {
@@ -249,7 +249,7 @@ fn uncontrolled_and_controlled() {
     assert_eq!(left, Vec::<&String>::new());
 }
 
-/// What a busy machine cannot change: everything is controlled, and nothing breaks.
+/// Independent of the machine's speed: every flow is controlled, and nothing fails.
 #[test]
 fn tcp_alone_and_beside_udp() {
     kernel_test!();
@@ -305,16 +305,16 @@ fn tcp_alone_and_beside_udp() {
         assert!(number("root_queue_mean_packets") < 60.0, "{options}");
     }
 
-    // Whatever this kernel lacks: refused before anything is made.
+    // Congestion controls that this kernel lacks are refused before anything is created.
     for (options, code) in [
         ("--traffic tcp --congestion-control nosuch", 3),
         ("--congestion-control reno", 2),
     ] {
         let mut rig = folder.start(&ecn, "3", options);
         assert_eq!(rig.ended(s(10)), Some(Some(code)), "{options}");
-        let said = folder.text("err");
-        assert_eq!(said.lines().count(), 1, "{options}: {said}");
-        assert!(said.contains("congestion"), "{said}");
+        let stderr = folder.text("err");
+        assert_eq!(stderr.lines().count(), 1, "{options}: {stderr}");
+        assert!(stderr.contains("congestion"), "{stderr}");
     }
 }
 
@@ -336,8 +336,11 @@ fn killed_in_the_middle() {
         Snapshot::take().beyond(&before).len() > 20,
         "what `ecn clean` has to do"
     );
-    let said = stdout(&process::run(&ecn, &["clean"]));
-    assert!(said.contains("removed namespace ecn-rig-sw"), "{said}");
+    let printed = stdout(&process::run(&ecn, &["clean"]));
+    assert!(
+        printed.contains("removed namespace ecn-rig-sw"),
+        "{printed}"
+    );
     assert_eq!(Snapshot::take().beyond(&before), Vec::<String>::new());
-    objects.gone();
+    objects.wait_removed();
 }

@@ -1,4 +1,4 @@
-//! The agent as systemd runs it: with what its unit leaves it, and telling how it is.
+//! The agent as systemd runs it: with its unit's restrictions, and with notifications of its state.
 
 use std::{
     fs,
@@ -26,7 +26,7 @@ use nix::{
 };
 
 const UNIT: &str = include_str!("../../dist/ecn.service");
-/// Number of the group `ecn`.
+/// GID of the group `ecn`.
 const GROUP: u32 = 4321;
 /// 40 Mbit/s.
 const LINK: u64 = 5_000_000;
@@ -38,11 +38,11 @@ fn setting(name: &str) -> Vec<&'static str> {
     value.split_whitespace().collect()
 }
 
-/// Files of a test and systemd's end of the notifications; gone when dropped.
+/// Files of a test, and the socket for notifications to systemd; removed when dropped.
 struct Manager {
     folder: PathBuf,
     socket: UnixDatagram,
-    /// Of lock and state, when an agent last ran.
+    /// Group of lock and state when an agent last ran.
     group: AtomicU32,
 }
 
@@ -60,7 +60,7 @@ impl Manager {
         }
     }
 
-    /// The unit's command, with these capabilities.
+    /// Runs the unit's command, with these capabilities.
     fn start(&self, ecn: &Path, config: &Config, capabilities: &[&str]) -> Process {
         let file = self.folder.join("ecn.toml");
         fs::write(&file, toml::to_string(config).expect("a configuration")).expect("write it");
@@ -84,12 +84,12 @@ impl Manager {
     }
 
     /// Waits for this notification.
-    fn hears(&self, state: &str, patience: Duration) -> bool {
+    fn receives(&self, state: &str, patience: Duration) -> bool {
         let start = Instant::now();
-        let mut said = [0; 64];
+        let mut buffer = [0; 64];
         while start.elapsed() < patience {
-            if let Ok(length) = self.socket.recv(&mut said)
-                && said[..length].trim_ascii() == state.as_bytes()
+            if let Ok(length) = self.socket.recv(&mut buffer)
+                && buffer[..length].trim_ascii() == state.as_bytes()
             {
                 return true;
             }
@@ -101,11 +101,11 @@ impl Manager {
         fs::read_to_string(self.folder.join("agent.err")).unwrap_or_default()
     }
 
-    /// Whether the agent comes to run with these capabilities.
+    /// Whether the agent starts with these capabilities.
     fn runs(&self, ecn: &Path, config: &Config, capabilities: &[&str]) -> bool {
         let mut agent = self.start(ecn, config, capabilities);
         let ready = eventually(s(20), || {
-            self.hears("READY=1", Duration::from_millis(300)) || agent.ended(s(0)).is_some()
+            self.receives("READY=1", Duration::from_millis(300)) || agent.ended(s(0)).is_some()
         });
         assert!(ready, "neither runs nor ends: {}", self.log());
         match agent.ended(s(0)) {
@@ -132,7 +132,7 @@ impl Drop for Manager {
 }
 
 #[test]
-fn the_unit_marks_and_says_how_it_is() {
+fn the_unit_marks_and_notifies_systemd() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     let (lab, manager) = (Lab::new(3), Manager::new());
@@ -141,7 +141,7 @@ fn the_unit_marks_and_says_how_it_is() {
     let config = running::config(&lab, Marking::InputOutput);
     let config = running::with_endpoints(config, &lab, &[0, 1, 2], LINK);
     let mut agent = manager.start(&ecn, &config, &setting("CapabilityBoundingSet"));
-    assert!(manager.hears("READY=1", s(20)), "{}", manager.log());
+    assert!(manager.receives("READY=1", s(20)), "{}", manager.log());
     let streams = [0, 1].map(|from| {
         let (from, port) = (&lab.hosts[from], 7001 + from as u16);
         Stream::start(from, &lab.hosts[2], port, 1000)
@@ -159,22 +159,22 @@ fn the_unit_marks_and_says_how_it_is() {
     assert!(eventually(s(10), limited), "{}", manager.log());
     agent.signal(Signal::SIGHUP);
     for _ in 0..3 {
-        assert!(manager.hears("WATCHDOG=1", s(5)), "{}", manager.log());
+        assert!(manager.receives("WATCHDOG=1", s(5)), "{}", manager.log());
     }
     drop((streams, maps));
     agent.signal(Signal::SIGTERM);
-    assert!(manager.hears("STOPPING=1", s(10)), "{}", manager.log());
+    assert!(manager.receives("STOPPING=1", s(10)), "{}", manager.log());
     assert_eq!(agent.ended(s(20)), Some(Some(0)), "{}", manager.log());
-    // It is there for the next one, or to be removed.
+    // The kept state remains for the next agent, or for `ecn clean`.
     assert!(Maps::open(&pin()).is_ok());
     process::stdout(&process::run(&ecn, &["clean"]));
     let left = Snapshot::take().beyond(&before);
     assert_eq!(left, Vec::<String>::new());
 }
 
-/// What the unit's comments say of its capabilities.
+/// Each capability is needed for what the unit's comments say.
 #[test]
-fn each_capability_has_its_use() {
+fn each_capability_is_needed() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     let (lab, manager) = (Lab::new(1), Manager::new());
@@ -204,7 +204,7 @@ fn each_capability_has_its_use() {
         all.push(more);
         assert!(manager.runs(&ecn, config, &all), "{}", manager.log());
     }
-    // Lock and state belong to the group `ecn`, where there is one.
+    // Lock and state belong to the group `ecn`, if it exists.
     let groups = manager.folder.join("group");
     fs::write(&groups, format!("root:x:0:\necn:x:{GROUP}:\n")).expect("groups");
     let (none, to) = (None::<&str>, "/etc/group");

@@ -1,6 +1,6 @@
-//! The agent at the highest rate that the machine carries, with flows that come and go: nothing of it may grow.
+//! The agent at the highest rate that the machine sustains, with flows that start and end: none of its resources may grow.
 //!
-//! `ECN_SOAK_SECONDS` says for how long (30); `cargo xtask bench soak` takes ten minutes.
+//! `ECN_SOAK_SECONDS` sets the duration (30); `cargo xtask bench soak` runs for ten minutes.
 
 use std::{
     io::{Read as _, Write as _},
@@ -28,24 +28,24 @@ use ecn_tests::{
 use ecn_user::{config::Marking, datapath::Maps, net::NetNs, units::DurationText};
 use nix::sys::signal::Signal;
 
-/// UDP flows of three packets and TCP connections of one request that begin in a second.
+/// UDP flows of three packets and TCP connections of one request that start per second.
 const UDP_FLOWS: u64 = 900;
 const TCP_FLOWS: u64 = 100;
-/// An entry goes after so long.
+/// Lifetime of an idle entry.
 const IDLE: Duration = Duration::from_secs(2);
-/// From here on nothing may grow: entries have begun to go, the agent's heap has its size (measured: after 23 s).
+/// From then on nothing may grow: entries have begun to expire, and the heap has its size (measured: after 23 s).
 const WARM_UP: Duration = Duration::from_secs(30);
-/// What the heap may grow by all the same, from the least of the first half of the samples to that of the second, which
-/// is half the time: 68 KiB was seen.
+/// How much the heap may still grow, from the minimum of the first half of the samples to that of the second half; 68 KiB
+/// was measured.
 const GROWTH_KIB: u64 = 1024;
 /// Worker threads, which exit when idle.
 const POOL: usize = 2;
-/// Lines of the log in a minute: warnings that come and go.
+/// Log lines per minute: warnings that start and end.
 const LINES: u64 = 10;
 /// 1 Gbit/s.
 const LINK: u64 = 125_000_000;
 
-/// What there is at one time.
+/// Resources at one time.
 #[derive(Clone, Copy)]
 struct Sample {
     at: Duration,
@@ -84,7 +84,7 @@ impl Soak {
     }
 }
 
-/// UDP flows, each from a port of its own.
+/// UDP flows, each from its own port.
 fn udp_flows(lab: &Lab, begun: Arc<AtomicU64>) -> Repeated {
     let (from, to) = (&lab.hosts[0], &lab.hosts[2]);
     let wire = Wire::open(&from.ns, from.ifindex).send_slowly();
@@ -96,7 +96,7 @@ fn udp_flows(lab: &Lab, begun: Arc<AtomicU64>) -> Repeated {
     })
 }
 
-/// TCP connections that ask and are answered.
+/// TCP connections with a request and a response.
 fn tcp_flows(lab: &Lab, begun: Arc<AtomicU64>) -> [Repeated; 2] {
     let (client, server) = (&lab.hosts[1], &lab.hosts[3]);
     let at = SocketAddr::new(server.v4.into(), 80);
@@ -171,7 +171,7 @@ fn nothing_grows() {
         tcp_flows(&soak.lab, Arc::clone(&soak.begun)),
     );
     let end = WARM_UP + s(seconds);
-    // So many rows are read easily.
+    // Few enough rows to read.
     let every = (end / 12).clamp(s(1), s(60));
     let mut before = soak.sample(&streams);
     let mut rows = vec![
@@ -220,7 +220,7 @@ fn nothing_grows() {
         "{log}"
     );
     assert!(last.held.threads <= first.held.threads + POOL, "{log}");
-    // What a burst of flows takes goes back within a second: the least of several samples is what the agent keeps.
+    // Memory for a burst of flows is returned within a second: the minimum of several samples is what the agent keeps.
     let least = |samples: &[Sample]| samples.iter().map(|sample| sample.held.memory_kib).min();
     let (early, late) = samples.split_at(samples.len() / 2);
     let grown = least(late).zip(least(early));
@@ -234,7 +234,7 @@ fn nothing_grows() {
         lines <= LINES * minutes,
         "{lines} lines in {minutes} min: {log}"
     );
-    // As many as come while one is there, and those that the sweep has not come to.
+    // As many as start within one's lifetime, and those that the sweep has not removed yet.
     let most = (UDP_FLOWS + TCP_FLOWS) as usize * 2 * (IDLE.as_secs() as usize + 4);
     for sample in &samples {
         assert!(sample.flows <= most, "{} flows", sample.flows);

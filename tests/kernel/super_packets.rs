@@ -1,4 +1,4 @@
-//! The same transfer with and without super-packets: the same counters.
+//! The same transfer with and without super-packets has the same counters.
 
 use std::net::SocketAddr;
 
@@ -26,7 +26,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 /// 1 Gbit/s.
 const LINK: u64 = 125_000_000;
 
-/// What was counted of one flow, at its source, on its way and at its receiver.
+/// Counters of one flow: at its source, at the port and at its receiver.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Counted {
     sent_packets: u64,
@@ -50,7 +50,7 @@ impl Counted {
     }
 }
 
-/// `send` returns what is to stay open until all was counted: a TCP connection that ends has no flow any more.
+/// `send` returns what must stay open until everything was counted: a TCP connection's flow ends with it.
 fn run<T>(super_packets: bool, number: u8, send: impl Fn(&Lab) -> T) -> Counted {
     let lab = if super_packets {
         Lab::with_super_packets(2)
@@ -58,7 +58,7 @@ fn run<T>(super_packets: bool, number: u8, send: impl Fn(&Lab) -> T) -> Counted 
         Lab::new(2)
     };
     let mut config = running::config(&lab, Marking::None);
-    // Only counters are compared: no rate follows what a slow machine delivers.
+    // Only counters are compared: rates must not depend on what a slow machine delivers.
     config.response.round = Round::Packets;
     config.response.rmin = "9/10".parse().expect("a fraction");
     lab.link(0, LINK);
@@ -102,7 +102,7 @@ fn udp_segments_are_counted_one_by_one() {
         for _ in 0..SENDS {
             let sent = sending.send_to(&[5; (SEGMENTS * PAYLOAD) as usize], target);
             assert_eq!(sent.expect("send") as u64, SEGMENTS * PAYLOAD);
-            // Not faster than they are received: a veth keeps 256 frames, and loses others.
+            // Not faster than they are received: a veth queues 256 frames, and drops more.
             for _ in 0..SEGMENTS {
                 let received = receiving.recv(&mut [0; PAYLOAD as usize]);
                 assert_eq!(received.expect("receive") as u64, PAYLOAD);
@@ -122,7 +122,7 @@ fn udp_segments_are_counted_one_by_one() {
         ce: packets,
     };
     for counted in [with, without] {
-        // The host says other things too.
+        // The host also sends other packets.
         let port = counted.port_packets;
         assert!((packets..packets + packets / 100).contains(&port), "{port}");
         let counted = Counted {
@@ -196,9 +196,9 @@ fn tcp_counters_agree() {
     }
 }
 
-/// A guest's network card says how long a segment is, and not how many there are.
+/// A guest's network card gives the length of the segments, but not their number.
 #[test]
-fn segments_that_the_kernel_has_not_counted() {
+fn super_packets_without_a_segment_count() {
     const SENDS: u64 = 100;
     const SEGMENTS: u64 = 11;
     const SIZE: usize = 1000;
@@ -217,7 +217,7 @@ fn segments_that_the_kernel_has_not_counted() {
         segment[..4].copy_from_slice(&[0x13, 0x88, 0x13, 0x89]);
         segment[12..14].copy_from_slice(&[0x50, 0x10]);
         let frame = Ip::between(from, to, false).with(protocol::TCP, &segment);
-        // struct virtio_net_hdr: checksum needed; TCP over IPv4; lengths; where the checksum is.
+        // struct virtio_net_hdr: checksum needed; TCP over IPv4; lengths; offset of the checksum.
         let mut header = vec![1, 1];
         for word in [54u16, SIZE as u16, 34, 16] {
             header.extend(word.to_ne_bytes());

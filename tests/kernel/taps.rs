@@ -1,5 +1,5 @@
-//! Virtual machines at a bridge: hosts behind taps, which have no program of ours. The bridge's end of their link is an
-//! endpoint for them.
+//! Virtual machines on a bridge: hosts behind taps, which run none of our programs. The bridge's end of their link is their
+//! endpoint.
 
 use std::{
     fs,
@@ -38,7 +38,7 @@ fn port_rate() -> u64 {
     if emulated() { 2 * MBIT } else { 8 * MBIT }
 }
 
-/// Payload of a packet, and what it is on the wire.
+/// Payload of a packet, and its length on the wire.
 const PAYLOAD: usize = 1_400;
 const ON_WIRE: u64 = 1_442;
 
@@ -51,14 +51,14 @@ fn has_tcx() -> bool {
     types.windows(NAME.len()).any(|name| name == NAME)
 }
 
-/// A bridge with machines at it, the last of which has a slow port.
+/// A bridge with machines, the last of which has a slow port.
 struct Machines {
     running: Running,
     lab: Lab,
     _machines: Vec<Repeated>,
 }
 
-/// So many machines, the last of which has a slow port, and the configuration of an agent for them.
+/// This number of machines, the last of which has a slow port, and an agent's configuration for them.
 fn machines(n: usize) -> (Lab, Vec<Repeated>, Config) {
     let mut lab = Lab::new(n);
     let plug = |number| {
@@ -72,7 +72,7 @@ fn machines(n: usize) -> (Lab, Vec<Repeated>, Config) {
     (lab, machines, config)
 }
 
-/// Numbers of the ifbs beside the bridge.
+/// Device indexes of the ifbs beside the bridge.
 fn ifbs(lab: &Lab) -> Vec<u32> {
     let links = lab.nl.links().expect("links");
     let ifbs = links.iter().filter(|link| link.is_ifb());
@@ -90,7 +90,7 @@ impl Machines {
         }
     }
 
-    /// As machines do when they look for an address.
+    /// A frame that makes the bridge learn a machine's address.
     fn send_something(&self, from: usize) {
         let to = self.lab.hosts[0].address(false);
         let sent = udp(&self.lab.hosts[from], false, 7000).send_to(&[1], SocketAddr::new(to, 9));
@@ -123,14 +123,15 @@ fn flows_of_machines_are_controlled_at_their_ports() {
     for endpoint in &state.endpoints {
         assert!(endpoint.shaper.is_some(), "{endpoint:?}");
     }
-    let heard = [&hosts[0], &hosts[2]].map(|host| Wire::open(&host.ns, host.ifindex).never_waits());
+    let captures =
+        [&hosts[0], &hosts[2]].map(|host| Wire::open(&host.ns, host.ifindex).never_waits());
     m.send_something(2);
     let sinks = [7001, 7002].map(|port| udp(&hosts[2], false, port));
     let _senders = [m.send(0, 7001), m.send(1, 7002)];
     for sink in &sinks {
         sink.set_nonblocking(true).expect("nonblocking");
     }
-    // Parts of the port that arrive.
+    // Arrived shares of the port's rate.
     let shares = |over: Duration| {
         let (start, mut n) = (Instant::now(), [0u64; 2]);
         while start.elapsed() < over {
@@ -153,8 +154,8 @@ fn flows_of_machines_are_controlled_at_their_ports() {
     assert!(shares[0] + shares[1] > 0.85, "{shares:?}");
     assert!(shares[0].min(shares[1]) > 0.35, "{shares:?}");
     assert_eq!(dropped, 0, "{}", running.counts());
-    // Neither machine sees an echo.
-    for wire in heard {
+    // Neither machine receives an echo.
+    for wire in captures {
         let frames = wire.all(Duration::from_millis(1));
         let echoes = frames.iter().filter(|f| f.len() > 23 && f[23] == 253);
         assert_eq!(echoes.count(), 0);
@@ -185,10 +186,10 @@ fn tcp_of_machines_is_controlled_at_their_ports() {
     assert_eq!(dropped, 0, "{}", m.running.counts());
 }
 
-/// A frame whose receiver the bridge does not know is sent to all: who is not the receiver must not answer for it, or the
-/// bridge would look for the receiver there.
+/// A frame to an address that the bridge does not know is flooded: only the receiver may echo it, or the bridge would
+/// learn a wrong port for the receiver.
 #[test]
-fn machines_do_not_answer_for_others() {
+fn machines_do_not_echo_for_others() {
     kernel_test!();
     if !has_tcx() {
         return skipped(ecn_tests::name_of(|| {}), Skip::Kernel, NO_TCX);
@@ -201,19 +202,19 @@ fn machines_do_not_answer_for_others() {
         ip.ecn(CE).to_mac(to).udp(7001, 7001, &[7; 64])
     };
     let wire = Wire::open(&from.ns, from.ifindex);
-    let heard = Wire::open(&m.lab.hosts[1].ns, m.lab.hosts[1].ifindex);
+    let capture = Wire::open(&m.lab.hosts[1].ns, m.lab.hosts[1].ifindex);
     let sent = || m.running.count(Count::EchoSent);
-    // Known, but not by that address. What it sends is answered, and the answer echoed.
+    // Known, but not by that address. Its own packets are echoed.
     m.send_something(1);
     std::thread::sleep(Duration::from_millis(200));
     let before = sent();
     for _ in 0..10 {
         wire.send(&frame(stranger));
     }
-    assert!(heard.next(s(2)).is_some(), "it was not flooded");
+    assert!(capture.next(s(2)).is_some(), "it was not flooded");
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(sent(), before, "{}", m.running.counts());
-    // The receiver, once it has sent something, is known.
+    // A receiver is known once it has sent something.
     m.send_something(2);
     let answered = || {
         wire.send(&frame(m.lab.hosts[2].mac));
@@ -222,9 +223,9 @@ fn machines_do_not_answer_for_others() {
     assert!(eventually(s(5), answered), "{}", m.running.counts());
 }
 
-/// A machine that sends from 20,000 addresses cannot make others unknown, not even those that only receive.
+/// A machine that sends from 20,000 addresses evicts no other machine, not even one that only receives.
 #[test]
-fn spoofed_addresses_make_no_machine_unknown() {
+fn spoofed_addresses_evict_no_machine() {
     const ADDRESSES: u32 = 20_000;
     kernel_test!();
     if !has_tcx() {
@@ -250,7 +251,7 @@ fn spoofed_addresses_make_no_machine_unknown() {
     );
 }
 
-/// Where flows from behind taps cannot be limited, `peers` leaves the taps out, and the bridge marks all the same.
+/// Where flows behind taps cannot be limited, `peers` ignores taps, and the bridge still marks.
 #[test]
 fn taps_are_left_out_without_tcx() {
     kernel_test!();
@@ -268,7 +269,7 @@ fn taps_are_left_out_without_tcx() {
     assert_eq!(ifbs(&m.lab), [0u32; 0]);
 }
 
-/// Only a tap that is a port of a bridge stands for the host at its other end.
+/// Only a tap that is a port of a bridge is an endpoint for the host behind it.
 #[test]
 fn a_tap_that_leaves_the_bridge() {
     kernel_test!();
@@ -279,7 +280,7 @@ fn a_tap_that_leaves_the_bridge() {
     let taps = || m.running.agent().state().endpoints.len();
     assert_eq!(taps(), 2);
     assert_eq!(ifbs(&m.lab).len(), 2);
-    // An ifb that somebody deletes is made again: what is redirected to none is lost.
+    // A deleted ifb is created again: packets redirected to a missing one are lost.
     let first = ifbs(&m.lab);
     m.lab.nl.delete_link(first[0]).expect("delete an ifb");
     let again = || ifbs(&m.lab).len() == 2 && ifbs(&m.lab) != first;

@@ -1,4 +1,4 @@
-//! TCP: what was marked comes back in the ACKs that TCP sends anyway, and TCP knows nothing of it.
+//! TCP: marks are reported by the ACKs that TCP sends anyway, and TCP does not notice.
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
@@ -30,15 +30,15 @@ use ecn_user::{
 };
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 
-/// Port of the end that is opened.
+/// The server's port.
 pub const PORT: u16 = 5001;
 
-/// What is moved.
+/// Bytes per transfer.
 const BYTES: usize = 4 << 20;
-/// Link of both endpoints.
+/// Rate of both endpoints' links.
 const LINK: u64 = 12_500_000;
 
-/// A connection of one host to another: the one that opens it, and the one that is opened.
+/// A connection between two hosts: the client's and the server's end.
 pub fn connect(
     from: &Host,
     to: &Host,
@@ -55,7 +55,7 @@ pub fn connect(
     (stream, listener.accept().expect("accept").0)
 }
 
-/// Sends so many bytes, which the other end reads. Returns both ends: what is known of a connection goes when it ends.
+/// Sends so many bytes, which the other end reads. Returns both ends: a connection's entries are removed when it closes.
 #[must_use]
 pub fn send(mut from: TcpStream, mut to: TcpStream, bytes: usize) -> (TcpStream, TcpStream) {
     let receiving = std::thread::spawn(move || {
@@ -69,7 +69,7 @@ pub fn send(mut from: TcpStream, mut to: TcpStream, bytes: usize) -> (TcpStream,
         }
         (to, received)
     });
-    // Whole segments: else it is up to the moment how many a transfer takes.
+    // Whole segments: else the number of segments depends on timing.
     let chunk = vec![0x5a; 45 * 1448];
     let mut sent = 0;
     while sent < bytes {
@@ -82,7 +82,7 @@ pub fn send(mut from: TcpStream, mut to: TcpStream, bytes: usize) -> (TcpStream,
     (from, to)
 }
 
-/// Moves so many bytes; returns how many were sent and received.
+/// Transfers so many bytes; returns how many were sent and received.
 pub fn transfer(from: &Host, to: &Host, bytes: usize) -> (usize, usize) {
     let (sending, receiving) = connect(from, to, false, None);
     drop(send(sending, receiving, bytes));
@@ -115,12 +115,12 @@ fn received(running: &Running) -> echo::Receiver {
     running.receiver(|key| key.endpoint == 2 && key.protocol == protocol::TCP)
 }
 
-/// Echoes that do not only ask whether there is room.
+/// Echoes, except those that only ask for room.
 fn carried_by_echoes(running: &Running) -> u64 {
     running.count(Count::EchoSent) - running.count(Count::EchoAsked)
 }
 
-/// Counters of a host's stack, by name; those that are not there count 0.
+/// A counter of a host's stack, by name; 0 if the stack does not list it.
 fn nstat(host: &Host, name: &str) -> u64 {
     let read = |file: &str| host.ns.run(|| std::fs::read_to_string(file)).expect(file);
     for file in [
@@ -141,7 +141,7 @@ fn nstat(host: &Host, name: &str) -> u64 {
     0
 }
 
-/// Neither stack has seen anything: no mark, no flag, no bad checksum, no reset.
+/// Neither stack has noticed anything: no mark, no flag, no bad checksum, no reset.
 #[track_caller]
 fn nothing_seen(lab: &Lab) {
     for host in &lab.hosts {
@@ -161,18 +161,18 @@ fn nothing_seen(lab: &Lab) {
 /// See [`same_count`].
 const MAX_MISCOUNTED: u64 = 24;
 
-/// Of a count modulo 8, an ACK that another CPU overtakes costs 8 or adds 8. That is rare.
+/// The count in ACKs is modulo 8: an ACK that another CPU overtakes loses or adds 8, which is rare.
 #[track_caller]
-fn same_count(known: u64, said: u64) {
-    let difference = known.abs_diff(said);
+fn same_count(known: u64, reported: u64) {
+    let difference = known.abs_diff(reported);
     assert!(
         difference <= MAX_MISCOUNTED && difference.is_multiple_of(8),
-        "{known} of {said}"
+        "{known} of {reported}"
     );
 }
 
-/// What the receiver counted is what the source knows, but for what the last ACK had no room to say, and
-/// with `super_packets` one or two of each.
+/// The source knows the receiver's count, except for what the last ACK had no room for, and with `super_packets` one or two
+/// marks of each super-packet.
 #[track_caller]
 fn exact(lab: &Lab, running: &Running, super_packets: bool) {
     let acked = || sent(running).acked_packets == sent(running).sent_packets;
@@ -190,12 +190,12 @@ fn exact(lab: &Lab, running: &Running, super_packets: bool) {
     );
     assert_eq!(receiver.ce, running.port(&lab.hosts[1].port).marked);
     assert!(receiver.ce > 0 && flow.decreases > 0, "{flow:#?}");
-    let said = u64::from(receiver.ace.encoded);
-    same_count(flow.marked_packets, said);
+    let reported = u64::from(receiver.ace.encoded);
+    same_count(flow.marked_packets, reported);
     let kept = u64::from(receiver.ace.pending + receiver.ace.discarded);
-    assert_eq!(receiver.ce, said + kept, "{receiver:#?}");
+    assert_eq!(receiver.ce, reported + kept, "{receiver:#?}");
     assert!(receiver.ace.pending <= MAX_CARRIED, "{receiver:#?}");
-    // On a busy machine an ACK comes late, and covers more than it can say.
+    // On a busy machine an ACK comes late, and covers more than it can report.
     let most = receiver.ce / if super_packets { 5 } else { 10 };
     assert!(kept <= most.max(MAX_CARRIED.into()), "{receiver:#?}");
     assert_eq!(carried_by_echoes(running), 0);
@@ -212,15 +212,15 @@ fn exact(lab: &Lab, running: &Running, super_packets: bool) {
     nothing_seen(lab);
 }
 
-/// What arrives at each device between two hosts, before any program sees it.
+/// Captures what arrives at each device between two hosts, before any program sees it.
 struct Taps(Vec<Wire>);
 
-/// What was found in frames with payload and without.
+/// Numbers of frames with payload and without.
 #[derive(Debug, Default)]
 struct Captured {
     frames: u64,
     marked: u64,
-    telling_acks: u64,
+    reporting_acks: u64,
 }
 
 impl Taps {
@@ -234,14 +234,14 @@ impl Taps {
         Self(lab.hosts.iter().flat_map(ends).collect())
     }
 
-    /// Every IP and TCP checksum is right, data is ECN-capable, and handshakes are as TCP made them.
+    /// Every IP and TCP checksum is correct, data is ECN-capable, and handshakes are unchanged.
     #[track_caller]
     fn check(self) -> Captured {
         let mut found = Captured::default();
         for frame in self.0.iter().flat_map(|w| w.all(Duration::from_millis(50))) {
             let sliced = SlicedPacket::from_ethernet(&frame).expect("a frame");
             let Some(TransportSlice::Tcp(tcp)) = sliced.transport else {
-                // The hosts' own: neighbours, groups.
+                // The hosts' other traffic: neighbour discovery, multicast groups.
                 continue;
             };
             let (sum, ecn) = match sliced.net.expect("a network header") {
@@ -259,7 +259,7 @@ impl Taps {
                 }
                 NetSlice::Arp(_) => continue,
             };
-            // Zero has two forms in ones' complement.
+            // Zero has two representations in ones' complement.
             let form = |sum: u16| if sum == 0 { u16::MAX } else { sum };
             let right = sum.map(form).map_err(|_| ());
             assert_eq!(Ok(form(tcp.checksum())), right, "{frame:?}");
@@ -269,7 +269,7 @@ impl Taps {
             assert!(!flags || !data && !tcp.syn(), "{frame:?}");
             found.frames += 1;
             found.marked += u64::from(ecn == packet::CE);
-            found.telling_acks += u64::from(flags);
+            found.reporting_acks += u64::from(flags);
         }
         found
     }
@@ -301,17 +301,17 @@ fn one_way(super_packets: bool, ipv6: bool, algorithms: &[&str]) {
         exact(&lab, &running, super_packets);
         if let Some(taps) = taps {
             let found = taps.check();
-            // Marked behind the bridge, and seen once; an ACK passes two devices.
+            // Marked at the bridge, and captured once; an ACK passes two devices.
             assert_eq!(found.marked, received(&running).ce, "{found:?}");
             assert!(
-                found.telling_acks > 100 && found.frames > 2 * 2900,
+                found.reporting_acks > 100 && found.frames > 2 * 2900,
                 "{found:?}"
             );
             note(&format!("{algorithm}: {found:?}"));
         }
         let (flow, receiver) = (sent(&running), received(&running));
         note(&format!(
-            "{algorithm}, super-packets {super_packets}: {} packets, {} marked, {} said, {} decreases",
+            "{algorithm}, super-packets {super_packets}: {} packets, {} marked, {} reported, {} decreases",
             flow.sent_packets, receiver.ce, flow.marked_packets, flow.decreases
         ));
     }
@@ -348,13 +348,13 @@ fn ask_for_ecn(lab: &Lab) {
     }
 }
 
-/// A server that sends its answer and closes: the marks come back when it has sent its last, and count.
+/// A server that sends its response and closes: marks that are reported after its last packet still count.
 #[test]
 fn marks_of_the_last_packets_count() {
     kernel_test!();
     const CONNECTIONS: usize = 60;
     let lab = Lab::new(2);
-    // Their least rate together is more than the port's: marks go on.
+    // Their lowest rates together exceed the port's: marking continues.
     lab.limit(1, LINK / 20, 1000);
     let mut config = running::config(&lab, Marking::InputOutput);
     config.response.rmin = "1/16".parse().expect("a fraction");
@@ -375,7 +375,7 @@ fn marks_of_the_last_packets_count() {
         let together = running.maps.flow(&flow::Key::short(1));
         together.expect("short flows").marked_packets
     };
-    // Soon: with nothing to limit, short flows are forgotten.
+    // Soon: without limits, short flows are forgotten.
     eventually(Duration::from_millis(100), || acknowledged() == marked);
     assert!(
         acknowledged() * 20 >= marked * 19,
@@ -384,7 +384,7 @@ fn marks_of_the_last_packets_count() {
     );
     // The FIN waits behind the data.
     assert_eq!(nstat(&lab.hosts[1], "TcpExtTCPOFOQueue"), 0);
-    // Entries go with the connection; what comes once more makes another, which idles.
+    // Entries are removed with the connection; a later packet creates another one, which expires.
     let left = || {
         let flows = running.maps.flows().expect("flows");
         let receivers = running.maps.receivers().expect("received flows");
@@ -397,7 +397,7 @@ fn marks_of_the_last_packets_count() {
     );
 }
 
-/// A connection that negotiated ECN keeps its own control: its marks reach TCP, which answers them.
+/// A connection that negotiated ECN keeps its own control: its marks reach TCP, which reacts to them.
 #[test]
 fn negotiated() {
     kernel_test!();
@@ -420,9 +420,9 @@ fn negotiated() {
     assert_eq!(carried_by_echoes(&running), 0);
 }
 
-/// Under "control" there is no such connection.
+/// With `tcp = "control"` no connection negotiates ECN.
 #[test]
-fn kept_from_negotiating() {
+fn negotiation_is_prevented() {
     kernel_test!();
     let lab = Lab::new(2);
     ask_for_ecn(&lab);
@@ -434,7 +434,7 @@ fn kept_from_negotiating() {
 
 /// Connections from before the agent are classified by their behaviour.
 #[test]
-fn older_than_the_agent() {
+fn connections_older_than_the_agent() {
     kernel_test!();
     for ecn in [false, true] {
         let lab = Lab::new(2);
@@ -460,7 +460,7 @@ fn older_than_the_agent() {
         }
         assert_eq!((ours, its), (flow::PLAIN, echo::PLAIN));
         assert!(flow.marked_packets > 0 && flow.decreases > 0, "{flow:#?}");
-        // One mark reached TCP, and those that came before it was answered.
+        // One mark reached TCP, and those that arrived before TCP reacted.
         let seen = nstat(&lab.hosts[1], "IpExtInCEPkts");
         assert!((1..20).contains(&seen), "{seen}");
         assert!(
@@ -471,7 +471,7 @@ fn older_than_the_agent() {
     }
 }
 
-/// Data both ways at the same time; every mark is reported, by ACKs or echoes.
+/// Data in both directions at the same time; every mark is reported, by ACKs or echoes.
 #[track_caller]
 fn exchange(lab: &Lab, running: &Running, back: usize) {
     let (a, b) = connect(&lab.hosts[0], &lab.hosts[1], false, Some("cubic"));
@@ -487,10 +487,10 @@ fn exchange(lab: &Lab, running: &Running, back: usize) {
     for thread in work.into_iter().flatten() {
         thread.join().expect("a transfer");
     }
-    // Of two processors' echoes the later one may be first: the other is a duplicate then, and its count is in both.
+    // Echoes of two CPUs may be reordered: the earlier one is then a duplicate, and its count is in both.
     let overtaken = || running.count(Count::EchoDuplicate);
     let taken = || running.count(Count::EchoAccepted) + overtaken();
-    // The last echo is on its way.
+    // The last echo is under way.
     eventually(s(5), || {
         let ace = received(running).ace;
         let known = sent(running).marked_packets;
@@ -505,8 +505,8 @@ fn exchange(lab: &Lab, running: &Running, back: usize) {
         running.count(Count::EchoSent)
     ));
     assert!(receiver.ce > 0 && flow.decreases > 0, "{flow:#?}");
-    let said = receiver.ace.encoded + receiver.ace.echoed;
-    same_count(flow.marked_packets, said.into());
+    let reported = receiver.ace.encoded + receiver.ace.echoed;
+    same_count(flow.marked_packets, reported.into());
     assert_eq!(carried_by_echoes(running), running.count(Count::AceBlocked));
     let echoes = running.count(Count::EchoSent);
     assert_eq!(echoes, taken(), "{}", running.counts());
@@ -514,8 +514,8 @@ fn exchange(lab: &Lab, running: &Running, back: usize) {
     nothing_seen(lab);
 }
 
-/// The reverse path's data waits for its own rate limit, and ACKs overtake it. That none of it has flags is what
-/// `put_together` sees: a fault there is often within what [`same_count`] allows.
+/// The reverse path's data waits for its own rate limit, and ACKs overtake it. That no data has flags is checked by
+/// `merged_by_gro`: an error there is often within the tolerance of [`same_count`].
 #[test]
 fn both_ways() {
     kernel_test!();
@@ -531,16 +531,15 @@ fn both_ways() {
     }
 }
 
-/// Data says nothing: where nearly all ACKs come with data, echoes do; and the source's device can put data
-/// together (GRO).
+/// Data does not report marks: where nearly all ACKs carry data, echoes do. The source's device may merge data (GRO).
 #[test]
-fn put_together() {
+fn merged_by_gro() {
     kernel_test!();
     let lab = Lab::new(2);
     let ethtool = Ethtool::open(&lab.hosts[0].ns).expect("ethtool");
     ethtool.set(DEVICE, Offload::Gro, true).expect("GRO");
     let mut config = config(&lab, Tcp::Leave);
-    // Bursts, of which there is something to put together.
+    // Bursts, so that there are packets to merge.
     config.endpoints[1].link_rate = Some(running::rate(10 * LINK));
     let running = Running::start(config, Options::default());
     let tap = Wire::open(&lab.hosts[0].ns, lab.hosts[0].ifindex);
@@ -558,11 +557,11 @@ fn put_together() {
     assert!(together > 0 && flagged == 0);
 }
 
-/// A program in a host's namespace; gone when dropped.
+/// A program in a host's namespace; killed when dropped.
 struct Program(Child);
 
 impl Program {
-    /// `None`: it is not there.
+    /// `None`: it is not installed.
     fn start(host: &Host, words: &[&str]) -> Option<Self> {
         let mut command = Command::new(words[0]);
         command
@@ -576,7 +575,7 @@ impl Program {
         }
     }
 
-    /// What it printed, if all went well.
+    /// Its output, if it succeeded.
     fn end(mut self) -> Option<String> {
         let mut text = String::new();
         let out = self.0.stdout.as_mut().expect("a pipe");
@@ -592,7 +591,7 @@ impl Drop for Program {
     }
 }
 
-/// Programs that know nothing of it: what each moves is controlled, and arrives.
+/// Unmodified programs: their transfers are controlled, and complete.
 #[test]
 fn applications() {
     kernel_test!();
@@ -623,11 +622,11 @@ print(len(u.urlopen(sys.argv[1]).read()), end='')";
     move_unaware("python3", http);
 }
 
-/// `run`: `None` if the program is not there.
+/// `run`: `None` if the program is not installed.
 fn move_unaware(name: &str, run: impl Fn(&Lab) -> Option<()>) {
     let lab = Lab::with_super_packets(2);
     let running = start(&lab, Tcp::Leave);
-    // What is known of a connection goes when it ends, so the most that there was is looked for meanwhile.
+    // A connection's entries are removed when it closes, so their maxima are sampled meanwhile.
     let ended = AtomicBool::new(false);
     let watch = || {
         let mut most = [0u64; 4];
@@ -646,7 +645,7 @@ fn move_unaware(name: &str, run: impl Fn(&Lab) -> Option<()>) {
         }
         most
     };
-    let (there, [decreases, known, said, marked]) = std::thread::scope(|scope| {
+    let (there, [decreases, known, reported, marked]) = std::thread::scope(|scope| {
         let watching = scope.spawn(watch);
         let there = run(&lab).is_some();
         ended.store(true, Ordering::Relaxed);
@@ -657,21 +656,24 @@ fn move_unaware(name: &str, run: impl Fn(&Lab) -> Option<()>) {
         return;
     }
     note(&format!(
-        "{name}: {marked} marked, {said} said, {known} known, {decreases} decreases"
+        "{name}: {marked} marked, {reported} reported, {known} known, {decreases} decreases"
     ));
     assert!(marked > 100 && decreases > 0);
-    assert!(known.abs_diff(said) <= MAX_MISCOUNTED, "{known} of {said}");
-    // On a busy machine an ACK comes late, and covers more than it can say.
     assert!(
-        said <= marked && marked - said <= marked / 5,
-        "{said} of {marked}"
+        known.abs_diff(reported) <= MAX_MISCOUNTED,
+        "{known} of {reported}"
+    );
+    // On a busy machine an ACK comes late, and covers more than it can report.
+    assert!(
+        reported <= marked && marked - reported <= marked / 5,
+        "{reported} of {marked}"
     );
     for host in &lab.hosts {
         for name in ["IpExtInCEPkts", "TcpInCsumErrors", "IpExtInCsumErrors"] {
             assert_eq!(nstat(host, name), 0, "{name} at {}", host.ns.name());
         }
     }
-    // Data that answers data acknowledges it, and what that cannot say an echo does; not so what is moved.
+    // Data in the other direction acknowledges, and echoes report what it cannot; bulk data needs hardly any.
     assert!(carried_by_echoes(&running) < 10);
     assert_eq!(running.count(Count::AceFailed), 0);
 }

@@ -12,14 +12,14 @@ use ecn_user::{cli::table::FlowRow, config::Marking, units::Rate};
 const SIZES: [(u16, u16); 3] = [(60, 15), (80, 24), (200, 50)];
 /// 40 Mbit/s.
 const LINK: u64 = 5_000_000;
-/// Of the port that both flows leave by, 10 Mbit/s.
+/// Rate of the port through which both flows leave, 10 Mbit/s.
 const PORT: u64 = LINK / 4;
-/// Of a packet, without its headers of 42 bytes.
+/// Payload of a packet, whose headers have 42 bytes.
 const PAYLOAD: usize = 1000;
 
 /// An agent and two flows through one port.
 struct Busy {
-    // In this order they go.
+    // Dropped in this order.
     _streams: [Stream; 2],
     _agent: Agent,
     _lab: Lab,
@@ -56,7 +56,7 @@ fn has(lines: &[String], word: &str) -> bool {
     lines.iter().any(|line| line.contains(word))
 }
 
-/// The rows of flows, by their allowed and offered rates; bytes per second.
+/// The rows of flows, with their allowed and offered rates; bytes per second.
 fn flows(lines: &[String]) -> Vec<(String, Option<u64>, Option<u64>)> {
     let rate = |word: &str| match word {
         "0bit" => Some(0),
@@ -73,13 +73,13 @@ fn flows(lines: &[String]) -> Vec<(String, Option<u64>, Option<u64>)> {
     lines.iter().filter_map(row).collect()
 }
 
-/// Packets per second that the title says are acknowledged.
+/// Acknowledged packets per second in the title.
 fn acked(lines: &[String]) -> Option<u64> {
     let (_, rest) = lines.first()?.split_once("packets/s: ")?;
     rest.split(' ').next()?.parse().ok()
 }
 
-/// Both flows fill the port, in bytes and in packets per second. What they sent so far is more.
+/// Both flows fill the port, in bytes and in packets per second; totals would be larger.
 fn rates_are_of_the_port(lines: &[String]) -> bool {
     let bytes: u64 = flows(lines).iter().filter_map(|(_, _, sent)| *sent).sum();
     let packets = PORT / (PAYLOAD as u64 + 42);
@@ -162,7 +162,7 @@ fn on_a_screen(busy: &Busy, (columns, height): (u16, u16)) {
 }
 
 #[test]
-fn a_screen_that_cannot_be_drawn_over_gets_lines() {
+fn a_dumb_terminal_gets_lines() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     tmux_or_skip!();

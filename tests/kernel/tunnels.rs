@@ -1,4 +1,4 @@
-//! VXLAN through marking ports: what is outside may say no more than what is inside can bear.
+//! VXLAN through marking ports: an outer packet may be ECN-capable only if the inner packet is.
 
 use std::{net::UdpSocket, process::Command, time::Duration};
 
@@ -20,7 +20,7 @@ use ecn_user::{
 };
 use nix::sys::socket::{setsockopt, sockopt};
 
-/// 100 Mbit/s, of which the port lets 10 through.
+/// 100 Mbit/s, of which the port passes 10.
 const LINK: u64 = 12_500_000;
 const PORT: u64 = 1_250_000;
 const SENT: usize = 600;
@@ -28,7 +28,7 @@ const TUNNEL: &str = "vx0";
 /// UDP port of the tunnel.
 const VXLAN: u16 = 4789;
 
-/// A tunnel between the two hosts. False: this kernel or machine has none.
+/// A tunnel between the two hosts. False: not available on this kernel or machine.
 fn tunnel(lab: &Lab) -> bool {
     [(0, 1), (1, 0)].into_iter().all(|(here, there)| {
         let (host, other) = (&lab.hosts[here], &lab.hosts[there]);
@@ -66,13 +66,13 @@ fn socket(host: &Host, number: usize, port: u16) -> UdpSocket {
     let socket = host.ns.run(bind).expect("a socket in the tunnel");
     let patience = Some(Duration::from_secs(1));
     socket.set_read_timeout(patience).expect("timeout");
-    // Fewer packets than the class of a limited flow holds: what is sent waits, and arrives.
+    // Fewer packets than the class of a limited flow holds: they wait, and none is dropped.
     setsockopt(&socket, sockopt::SndBuf, &(8 << 10)).expect("send buffer");
     setsockopt(&socket, sockopt::RcvBufForce, &(8 << 20)).expect("receive buffer");
     socket
 }
 
-/// Sends through the tunnel with this ECN field inside, and says which fields arrived inside.
+/// Sends through the tunnel with this inner ECN field; returns the inner fields that arrived.
 fn through(lab: &Lab, ecn: u8) -> Vec<u8> {
     let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
     let (sender, receiver) = (socket(from, 0, 40_001), socket(to, 1, 7001));
@@ -82,7 +82,7 @@ fn through(lab: &Lab, ecn: u8) -> Vec<u8> {
         receiver.recv(&mut [0; 9]).is_ok()
     };
     assert!((0..5).any(hello), "the tunnel carries nothing");
-    // Not before: it may wait behind what the tunnel says when it comes up, and be marked.
+    // Not before: it could wait behind what the tunnel sends when it comes up, and be marked.
     setsockopt(&sender, sockopt::Ipv4Tos, &i32::from(ecn)).expect("TOS");
     let index = to.nl.link(TUNNEL).expect("the tunnel").index;
     let wire = Wire::open(&to.ns, index);
@@ -108,7 +108,7 @@ fn start(lab: &Lab, device: &str) -> Running {
     Running::start(config, Options::default())
 }
 
-/// What the tunnel sends from the first host, but for the few packets that are about the tunnel itself.
+/// The flow of the tunnel from the first host, without the few packets that maintain the tunnel itself.
 fn outside(running: &Running) -> Vec<Flow> {
     let flows = running.maps.flows().expect("flows");
     let is_ours = |(key, flow): &(Key, Flow)| {
@@ -126,14 +126,14 @@ fn count(arrived: &[u8], ecn: u8) -> usize {
     arrived.iter().filter(|found| **found == ecn).count()
 }
 
-/// The tunnel's end drops what is marked outside and not ECN-capable inside (RFC 6040 section 4.2): none of that may
-/// become ECN-capable outside. What is ECN-capable inside is outside too, and is controlled as the tunnel's flow.
+/// The tunnel's end drops packets that are marked outside and not ECN-capable inside (RFC 6040 section 4.2): these must not
+/// become ECN-capable outside. What is ECN-capable inside is so outside, too, and is controlled as the tunnel's flow.
 #[test]
 fn at_the_devices_below() {
     kernel_test!();
     let lab = Lab::new(2);
     needs_tunnel!(&lab);
-    // Not only with the first mark: packets of that moment are lost.
+    // Not only at the first mark: packets of that moment are lost.
     lab.link(0, LINK);
     let running = start(&lab, DEVICE);
     let arrived = through(&lab, packet::NOT_ECT);
@@ -169,8 +169,8 @@ fn at_the_devices_below() {
     );
 }
 
-/// An endpoint may be the tunnel's own device: flows inside are made ECN-capable, their marks come from outside, and
-/// echoes go back through the tunnel.
+/// An endpoint may be the tunnel's own device: inner flows are made ECN-capable, their marks come from outside, and echoes
+/// return through the tunnel.
 #[test]
 fn at_the_tunnels_device() {
     kernel_test!();
@@ -184,7 +184,7 @@ fn at_the_tunnels_device() {
         |key: &Key| key.endpoint == 1 && (key.protocol, key.dst_port) == (protocol::UDP, 7001);
     let answered = || {
         let (_, flow) = running.flow(is_inside);
-        // What its limit leaves no room for is dropped at its source.
+        // Packets beyond its limit are dropped at the source.
         flow.marked_packets >= marked && flow.acked_packets >= arrived.len() as u64
     };
     assert!(

@@ -1,4 +1,4 @@
-//! The rig and its simulated twin, side by side; and ordinary bridges, as `cargo xtask bench bridge` makes them.
+//! The rig and its simulated twin, side by side; and ordinary bridges, as `cargo xtask bench bridge` creates them.
 
 use std::{fmt::Write as _, path::Path, sync::OnceLock};
 
@@ -19,7 +19,7 @@ mod bench;
 const SHARES: [&str; 5] = ["root", "inter_switch", "local", "remote", "victim"];
 const WARM_UP: u64 = 2;
 const SECONDS: u64 = 4;
-/// How far the twin may be from the rig, of the link's rate; and with messages of the ports instead of echoes.
+/// Maximum difference between twin and rig, of the link's rate; and with messages of the ports instead of echoes.
 const NEAR: f64 = 0.1;
 const NEAR_BACKWARD: f64 = 0.05;
 type Shares = [f64; SHARES.len()];
@@ -87,7 +87,7 @@ fn near(rig: &Shares, twin: &Shares, near: f64) -> bool {
 }
 
 #[test]
-fn shares_are_the_rigs() {
+fn shares_match_the_rig() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     let _alone = alone();
@@ -113,7 +113,7 @@ fn shares_are_the_rigs() {
         };
         for round in rounds {
             let twin = twin(&ecn, marking, round, feedback);
-            // Of several runs the least disturbed, whatever its shares are.
+            // Of several runs the least disturbed one, whatever its shares are.
             let (mut rig, mut slowest, mut runs) = ([0.0; SHARES.len()], u64::MAX, 0);
             let disturbed = disturbed_us(marking == "naive");
             while slowest > disturbed && runs < RUNS {
@@ -135,7 +135,7 @@ fn shares_are_the_rigs() {
             if !near(&rig, &twin, most) {
                 if slowest > disturbed {
                     skipped(
-                        "twin::shares_are_the_rigs",
+                        "twin::shares_match_the_rig",
                         Skip::Disturbed,
                         &format!("the machine was disturbed in each run of {case}"),
                     );
@@ -154,11 +154,10 @@ fn shares_are_the_rigs() {
 
 /// Packets in the port's queue.
 const QUEUE: f64 = 100.0;
-/// How far the simulator may be from a bridge: of what the port carries, and of its queue.
+/// Maximum difference between simulator and bridge: of the full port's rate, and of its queue.
 const NEAR_BRIDGE: f64 = 0.05;
 
-/// Goodput of all and of the host without the agent, of what the port carries when it is full; mean queue, of
-/// the whole.
+/// Goodput of all and of the host without the agent, of the full port's rate; mean queue, of its capacity.
 #[derive(Clone, Copy, Debug)]
 struct Bridge {
     goodput: f64,
@@ -166,7 +165,7 @@ struct Bridge {
     queue: f64,
 }
 
-/// What all hosts have, as the benchmark counts it.
+/// Goodput of all hosts, as the benchmark counts it.
 fn mbit_per_s(outcome: &Value) -> f64 {
     let number = |key: &str| outcome[key].as_f64().expect("a number");
     number("rate_percent") / 100.0 * number("rate_bytes_per_s") * 8e-6
@@ -221,12 +220,12 @@ impl Bridge {
     }
 }
 
-/// A row of the benchmark against the simulator with these settings.
+/// Compares a row of the benchmark with the simulator with these settings.
 fn is_a_bridge(test: &str, row: &str, settings: &[&str]) {
     static FULL: OnceLock<f64> = OnceLock::new();
     let ecn = ecn_or_skip!();
     let _alone = alone();
-    // Where a timer is later than HTB's burst the port loses some per cent, which no control has to do with.
+    // Where a timer is later than HTB's burst the port loses some per cent of its rate, independent of control.
     let full = *FULL.get_or_init(|| {
         let full = bench::outcome("udp-10", "none", &ecn, WARM_UP + SECONDS);
         mbit_per_s(&full.expect("a run"))
@@ -243,15 +242,18 @@ fn is_a_bridge(test: &str, row: &str, settings: &[&str]) {
             break seen;
         }
     };
-    let said = format!(
+    let summary = format!(
         "{row}, run {runs}, a full port carries {full:.1} Mbit/s\n{seen:.3?}\n{simulated:.3?} simulated"
     );
-    note(&said);
-    // No run was the machine's own.
+    note(&summary);
+    // Every run was disturbed.
     if disturbed && !seen.is_near(simulated) {
-        return skipped(test, Skip::Disturbed, &said);
+        return skipped(test, Skip::Disturbed, &summary);
     }
-    assert!(seen.is_near(simulated), "not within {NEAR_BRIDGE}: {said}");
+    assert!(
+        seen.is_near(simulated),
+        "not within {NEAR_BRIDGE}: {summary}"
+    );
 }
 
 #[test]

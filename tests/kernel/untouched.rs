@@ -1,4 +1,4 @@
-//! What must pass untouched, although everything that can be marked is.
+//! Frames that must pass unchanged, although everything that can be marked is.
 
 use ecn_core::{
     abi::Count,
@@ -20,7 +20,7 @@ use ecn_user::{
     config::{Marking, Shares},
 };
 
-/// Frames that keep the network itself alive, each with its name. Those of IP are ECT(0).
+/// Control frames of the network itself, each with its name. Those of IP are ECT(0).
 pub fn control_frames(from: &Host, to: &Host) -> [(&'static str, Vec<u8>); 11] {
     let v4 = Ip::between(from, to, false);
     let v6 = Ip::between(from, to, true);
@@ -109,7 +109,7 @@ fn fragments(from: &Host, to: &Host) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Packets that are counted, but say that they cannot be marked.
+/// Packets that are counted, but not ECN-capable.
 fn not_ect(from: &Host, to: &Host) -> Vec<(&'static str, Vec<u8>)> {
     let frames = [false, true].map(|ipv6| {
         let ip = Ip::between(from, to, ipv6).ecn(packet::NOT_ECT);
@@ -141,7 +141,7 @@ fn markable(from: &Host, to: &Host) -> Vec<(&'static str, Vec<u8>)> {
             "ECT(0) IPv6, one tag",
             tagged(&v6.udp(1, 2, &[6; 100]), packet::ETHERTYPE_VLAN, 0x6005),
         ),
-        // Of two tags one stays in the bytes, of three two.
+        // Of two tags one stays in the frame's bytes, of three two.
         ("ECT(0), QinQ", stacked(&v4.udp(1, 2, &[6; 100]), 1)),
         ("ECT(0) IPv6, QinQ", stacked(&v6.udp(1, 2, &[6; 100]), 1)),
         ("ECT(0), three tags", stacked(&v4.udp(1, 2, &[6; 100]), 2)),
@@ -156,7 +156,7 @@ fn markable(from: &Host, to: &Host) -> Vec<(&'static str, Vec<u8>)> {
 /// Eight bytes of padding options (RFC 8200 section 4.2), and a UDP header.
 const OPTIONS_AND_UDP: [u8; 16] = [protocol::UDP, 0, 1, 4, 0, 0, 0, 0, 0, 1, 0, 2, 0, 8, 0, 0];
 
-/// A customer's tags in a provider's.
+/// A customer's VLAN tag within a provider's.
 fn stacked(frame: &[u8], inner: u16) -> Vec<u8> {
     let customers = (0..inner).fold(frame.to_vec(), |frame, number| {
         tagged(&frame, packet::ETHERTYPE_VLAN, 0x2007 + number)
@@ -164,15 +164,15 @@ fn stacked(frame: &[u8], inner: u16) -> Vec<u8> {
     tagged(&customers, packet::ETHERTYPE_QINQ, 5)
 }
 
-/// Whose frames are looked at: the sender's own kernel has news of its own under its address.
+/// Address of the frames that are examined: the sender's kernel also sends frames with its own address.
 const SENDER: [u8; 6] = [0x06, 0x77, 0, 0, 0, 0x99];
 
 pub fn ours(frame: &[u8]) -> Vec<u8> {
     [&frame[..6], &SENDER, &frame[12..]].concat()
 }
 
-/// Sends frames one after the other into a queue that never empties meanwhile, under a policy that
-/// marks whatever is behind another packet; returns what arrived, the filling left out.
+/// Sends frames one after the other into a queue that never empties meanwhile, with a policy that marks every packet behind
+/// another one; returns what arrived, without the filling.
 pub fn through(lab: &Lab, frames: &[(&'static str, Vec<u8>)]) -> Vec<Vec<u8>> {
     let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
     let arriving = Wire::open(&to.ns, to.ifindex);
@@ -203,7 +203,7 @@ fn named(frames: &[(&'static str, Vec<u8>)], frame: &[u8]) -> String {
     )
 }
 
-/// These arrived, byte by byte. Not always in this order: another CPU may take the next one on.
+/// Asserts that these frames arrived unchanged. The order may differ: another CPU may forward the next one.
 #[track_caller]
 pub fn identical(sent: &[(&'static str, Vec<u8>)], arrived: &[Vec<u8>]) {
     let mut is: Vec<_> = arrived.iter().map(|frame| named(sent, frame)).collect();
@@ -218,7 +218,7 @@ pub fn identical(sent: &[(&'static str, Vec<u8>)], arrived: &[Vec<u8>]) {
     assert_eq!(arrived, sent);
 }
 
-/// These arrived, in this order, marked: nothing but the ECN field and its checksum changed.
+/// Asserts that these frames arrived, in this order, marked: only the ECN field and its checksum changed.
 #[track_caller]
 pub fn only_marked(sent: &[(&'static str, Vec<u8>)], arrived: &[Vec<u8>]) {
     assert_eq!(arrived.len(), sent.len());
@@ -257,7 +257,7 @@ fn at_ports() {
     let port = running.port(&to.port);
     assert_eq!(port.unmarkable, 0, "a control frame had its turn");
     assert_eq!(port.arrived, 60);
-    // Not the first ones, which found nobody waiting.
+    // Not the first ones, which found an empty queue.
     assert!((50..60).contains(&port.marked), "{port:?}");
     let marked_before = port.marked;
 
@@ -271,12 +271,12 @@ fn at_ports() {
         "{port:?}"
     );
 
-    // The same place does mark: all that can be, and nothing but the ECN field and its checksum.
+    // At the same port, everything that can be marked is, and only the ECN field and its checksum change.
     let markable = [markable(from, to), fragments(from, to)].concat();
     let arrived = through(&lab, &markable);
     only_marked(&markable, &arrived);
     for ((name, _), arrived) in markable.iter().zip(&arrived) {
-        // Tags in metadata are in these bytes, so there may be one more than programs see.
+        // Tags in metadata are in these bytes, so frames may have one more than programs see.
         let l3 = (14..)
             .step_by(4)
             .find(|at| matches!(arrived[*at] >> 4, 4 | 6));
@@ -297,7 +297,7 @@ fn at_ports() {
     );
 }
 
-/// What a bridge floods are clones, which the kernel's helper does not mark: they are copied first.
+/// A bridge floods clones, which the kernel's helper does not mark: programs copy them first.
 #[test]
 fn flooded_frames_are_marked() {
     kernel_test!();
@@ -324,7 +324,7 @@ fn flooded_frames_are_marked() {
             arrived.retain(|frame| frame[6..12] == SENDER);
             assert_eq!(arrived.len() as u64, SENT);
             arrived.retain(|frame| ecn_of(frame) == Some(packet::CE));
-            // Not the first ones, which found nobody waiting.
+            // Not the first ones, which found an empty queue.
             assert!(
                 arrived.len() >= 50,
                 "IPv6 {ipv6}: {} are marked",
@@ -357,7 +357,7 @@ fn at_endpoints() {
     assert_eq!(flow.sent_packets, 60);
     assert_eq!(running.receiver(|key| key.endpoint == 2).packets, 60);
     assert_eq!(running.count(Count::Unparsed), 0);
-    // What is not ECN-capable by itself is made so.
+    // Packets that are not ECN-capable are made so.
     let plain = [(
         "UDP",
         Ip::between(from, to, false)
@@ -367,7 +367,7 @@ fn at_endpoints() {
     let arrived = through(&lab, &plain);
     assert_eq!(ecn_of(&arrived[0]), Some(packet::CE));
     // Fragments are flows without ports, one of each family.
-    // From the host's own address: an echo to another one is not for it.
+    // From the host's own address: an echo to another address is not for it.
     let sending = Wire::open(&from.ns, from.ifindex);
     for (_, frame) in fragments(from, to) {
         sending.send(&frame);

@@ -4,7 +4,7 @@ use ecn_core::abi::name;
 use ecn_tests::{kernel_test, note, running::pin};
 use ecn_user::datapath::{self, Datapath, Sizes};
 
-/// The verifier gives up beyond a million instructions; half of it leaves other kernels room.
+/// The verifier gives up at a million instructions; half of that leaves room for other kernels.
 const MOST: u32 = 500_000;
 
 #[test]
@@ -45,12 +45,12 @@ fn every_program_passes() {
     assert!(!pin().exists(), "pins remain");
 }
 
-/// An atomic addition whose result is used loses it in LLVM, unless it is sequentially consistent
-/// (llvm/llvm-project#91888): it becomes one that returns nothing, and the register keeps what was added.
-/// Where the programs want one that returns nothing, they empty that register at once.
+/// LLVM drops the result of an atomic addition unless it is sequentially consistent (llvm/llvm-project#91888): the
+/// addition then returns nothing, and the register keeps the addend. Where the programs do not use the result, they clear
+/// that register at once.
 #[test]
 fn no_atomic_loses_its_result() {
-    /// Of linux/bpf_common.h and linux/bpf.h.
+    /// From linux/bpf_common.h and linux/bpf.h.
     const STX: u8 = 0x03;
     const ATOMIC: u8 = 0xc0;
     const FETCH: i32 = 0x01;

@@ -1,4 +1,4 @@
-//! Virtual queues: ports without a queue of their own are held below a rate.
+//! Virtual queues: ports without a queue of their own are kept below a rate.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ use ecn_user::{
 };
 
 const MBIT: u64 = 125_000;
-/// Of the ports.
+/// Rate of the ports.
 const RATE: u64 = 50 * MBIT;
-/// Of the senders.
+/// Rate of the senders' links.
 const LINK: u64 = 100 * MBIT;
 
-/// Emulated, rates are by so much lower.
+/// Divisor of rates when emulated.
 fn slower() -> u64 {
     if emulated() { 20 } else { 1 }
 }
@@ -47,12 +47,12 @@ fn streams(lab: &Lab) -> Vec<Stream> {
     streams.collect()
 }
 
-/// Frame bytes per second over some time, of all streams.
+/// Frame bytes per second of all streams.
 fn rate(running: &Running, lab: &Lab, over: Duration) -> f64 {
     let port = || running.port(&lab.hosts[2].port).arrived;
     let (start, before) = (std::time::Instant::now(), port());
     std::thread::sleep(over);
-    // Echoes go the other way: here come only these.
+    // Echoes go the other way: only data arrives here.
     (port() - before) as f64 * 1442.0 / start.elapsed().as_secs_f64()
 }
 
@@ -80,7 +80,7 @@ fn senders_come_down_to_its_rate() {
         "virtual queue: {share:.3} of its rate ({rates:.2?}), waiting {waits:?}, {:?}",
         running.port(&port)
     ));
-    // Twice as much would come without control; on a busy machine senders are late.
+    // Without control twice as much would arrive; on a busy machine senders are late.
     assert!((0.2..=1.1).contains(&share), "{rates:?}");
     assert!(waits.iter().all(|n| *n < DEPTH as u32), "{waits:?}");
     assert_eq!(running.port(&port).dropped, 0);
@@ -88,12 +88,12 @@ fn senders_come_down_to_its_rate() {
     idle(&running, queue_rate);
 }
 
-/// Nothing waits, and that shows at once, not at the next packet.
+/// The queue empties, and this is visible at once, not at the next packet.
 #[track_caller]
 fn idle(running: &Running, queue_rate: u64) {
-    // What a queue of this length takes at most, in frames of 1442 bytes, and then some.
+    // The time that a full queue takes to drain, in frames of 1442 bytes, and some more.
     let longest = DEPTH as f64 * 1442.0 / queue_rate as f64;
-    // What waits at the sources comes after their end.
+    // Packets queued at the sources arrive after their end.
     let arrived = || {
         (0..8)
             .map(|slot| running.view().port(slot).arrived)
@@ -113,17 +113,17 @@ fn idle(running: &Running, queue_rate: u64) {
             "slot {slot}: {p:?}"
         );
     }
-    // In the kernel too, soon.
+    // In the kernel's counters, too, soon.
     let zero = eventually(s(3), || running.waiting().is_empty());
     assert!(zero, "{:?}", running.waiting());
 }
 
-/// Only watched: as many wait as can, and are all gone after.
+/// Without control: as many packets wait as fit, and all have left afterwards.
 #[test]
 fn overload_does_not_pile_up() {
     kernel_test!();
     let lab = Lab::new(3);
-    // Emulated, senders are slower than the others.
+    // When emulated, senders are slower.
     let (queue_rate, packets) = if emulated() {
         (RATE / 50, 1_000)
     } else {
@@ -148,7 +148,7 @@ fn overload_does_not_pile_up() {
     );
 }
 
-/// A port with packets of its own in others' queues goes, and its slot is given away.
+/// A port whose packets are in others' queues is removed, and its slot is reused.
 #[test]
 fn a_port_is_removed_and_added() {
     kernel_test!();

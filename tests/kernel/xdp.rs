@@ -1,4 +1,4 @@
-//! Echoes taken by XDP in the sender's driver.
+//! Echoes consumed by XDP in the sender's driver.
 
 use aya::{
     programs::ProgramType,
@@ -31,7 +31,7 @@ fn config(lab: &Lab, hook: Hook) -> Config {
     config
 }
 
-/// Segmentation offload of the port that the sender is at.
+/// Segmentation offload of the sender's port.
 fn tso(lab: &Lab) -> bool {
     let ethtool = Ethtool::open(&lab.switch).expect("ethtool");
     let port = &lab.hosts[0].port;
@@ -64,7 +64,7 @@ fn echoed(lab: &Lab, running: &Running) {
 }
 
 #[test]
-fn echoes_are_taken() {
+fn echoes_are_consumed() {
     kernel_test!();
     let lab = Lab::with_super_packets(2);
     assert!(tso(&lab), "no TSO to lose");
@@ -105,7 +105,7 @@ fn echoes_are_taken() {
     assert!(eventually(s(3), || tso(&lab)), "TSO did not come back");
 }
 
-/// A veth's peer keeps its offload unless somebody asks for XDP.
+/// A veth's peer keeps its offload unless XDP is configured.
 #[test]
 fn auto_is_tc_on_veth() {
     kernel_test!();
@@ -118,9 +118,9 @@ fn auto_is_tc_on_veth() {
     assert_eq!(running.count(Count::EchoXdp), 0);
 }
 
-/// A bridge device has no driver that could take it: asked for, that is an error; else tc is used.
+/// A bridge device has no driver with XDP: if configured, that is an error; with `auto`, tc is used.
 #[test]
-fn a_device_without() {
+fn a_device_without_driver_xdp() {
     kernel_test!();
     let lab = Lab::new(1);
     let mut config = running::config(&lab, Marking::None);
@@ -147,12 +147,12 @@ fn a_device_without() {
     assert_eq!(running.agent().state().endpoints[0].hook, Hook::Tc);
 }
 
-/// Where the peer sends frames longer than a page, a program has to take them in pieces.
+/// Where the peer sends frames longer than a page, a program must read them in fragments.
 #[test]
 fn long_frames() {
     const MTU: u32 = 9000;
     kernel_test!();
-    // What such a program asks for the length of all pieces by: it came with them, in 5.18.
+    // The helper for the total length of all fragments: both were added in 5.18.
     let helper = BpfHelper::BPF_FUNC_xdp_get_buff_len;
     if !is_helper_supported(ProgramType::Xdp, helper).expect("a try") {
         let reason = "this kernel has no multi-buffer XDP";

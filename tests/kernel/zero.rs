@@ -1,4 +1,4 @@
-//! Counters come back to zero, whatever happens to the queue.
+//! Counters return to zero, whatever happens to the queue.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn start(lab: &Lab) -> Running {
     lab.no_flood(3);
     lab.limit(3, 6_250_000, 100);
     let mut config = running::config(lab, Marking::InputOutput);
-    // The queue is to drop, not the hook before it.
+    // The queue must drop, not the hook before it.
     config.bridges[0].unmarkable = Unmarkable::Pass;
     Running::start(config, Options::default())
 }
@@ -58,7 +58,7 @@ fn after_drops() {
     let mut streams = overload(&lab);
     overloaded(&running, &lab);
     std::thread::sleep(s(3));
-    // While it lasts, what waits is what the queue holds, but for packets between hook and queue.
+    // Under load, the waiting packets are those in the queue, except for packets between hook and queue.
     let most = (0..20).map(|_| running.port(&lab.hosts[3].port).cnt1).max();
     assert!(
         most.is_some_and(|most| most < 200),
@@ -124,7 +124,7 @@ fn after_a_queue_that_nothing_left_was_purged() {
     kernel_test!();
     let lab = Lab::new(4);
     let running = start(&lab);
-    // A packet in four seconds: only the agent's sweep can find out.
+    // One packet in four seconds: only the agent's sweep can notice.
     lab.limit(3, 100, 50);
     let mut streams = overload(&lab);
     let full = || running.port(&lab.hosts[3].port).cnt1 >= 49;
@@ -149,13 +149,13 @@ fn after_a_port_was_deleted_under_load() {
     let (name, old_index) = (lab.hosts[3].port.clone(), lab.hosts[3].port_index);
     let slot = running.slot(&name);
     lab.unplug(3);
-    let gone = || {
+    let removed = || {
         running.agent().state().bridges[0]
             .ports
             .iter()
             .all(|port| port.name != name)
     };
-    assert!(eventually(s(3), gone), "{:?}", running.agent().state());
+    assert!(eventually(s(3), removed), "{:?}", running.agent().state());
     assert_eq!(
         running.view().port(slot),
         Port::default(),
@@ -186,7 +186,7 @@ fn after_a_port_was_deleted_under_load() {
     all_zero(&running);
 }
 
-/// Input ports that go while their packets wait elsewhere.
+/// Input ports that are removed while their packets wait at outputs.
 #[test]
 fn after_an_input_was_deleted_under_load() {
     kernel_test!();
@@ -197,13 +197,13 @@ fn after_an_input_was_deleted_under_load() {
     let slot = running.slot(&lab.hosts[0].port);
     lab.unplug(0);
     let name = lab.hosts[0].port.clone();
-    let gone = || {
+    let removed = || {
         running.agent().state().bridges[0]
             .ports
             .iter()
             .all(|port| port.name != name)
     };
-    assert!(eventually(s(3), gone));
+    assert!(eventually(s(3), removed));
     let forgotten = || running.view().port(slot) == Port::default();
     assert!(
         eventually(s(3), forgotten),
@@ -214,7 +214,7 @@ fn after_an_input_was_deleted_under_load() {
     all_zero(&running);
 }
 
-/// A number that another device had: its counters must not be inherited.
+/// A device index that another device had: its counters must not be inherited.
 fn number_used_again(name: &str) {
     let mut lab = Lab::new(4);
     let running = start(&lab);

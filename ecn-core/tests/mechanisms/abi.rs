@@ -25,8 +25,8 @@ fn names() {
     assert_eq!(unique.len(), all.len());
 }
 
-/// Each name constant stands in one of the lists: a map that is not in `SHARED` would be created
-/// anew for every loaded copy of the object.
+/// Each name constant is in one of the lists: a map that is not in `SHARED` would be created again for every loaded copy of
+/// the object.
 #[test]
 fn lists_are_complete() {
     let shared: BTreeSet<&str> = name::SHARED.into();
@@ -58,15 +58,14 @@ fn lists_are_complete() {
     let constants = text
         .lines()
         .filter(|l| l.trim().starts_with("pub const") && l.contains(": &str"));
-    // One program stands in for another where the kernel takes it.
+    // A program may be replaced by another one where the kernel accepts it.
     assert_eq!(
         constants.count(),
         name::SHARED.len() + name::PROGRAMS.len() + 1
     );
 }
 
-/// The sum of the members: no padding that is not spelled out, whose bytes the kernel would compare
-/// or show uninitialised.
+/// The sum of the members' sizes: there is no implicit padding, which the kernel would compare or show uninitialised.
 #[test]
 fn no_hidden_padding() {
     const LOCK: usize = size_of::<abi::bpf_spin_lock>();
@@ -242,8 +241,8 @@ fn flags_are_single_bits_and_distinct() {
 
 #[test]
 fn bounds() {
-    // A slot is a u8, an endpoint number a u16 of the key, a class minor the low 16 bits of a
-    // packet's priority, which two classes of the device's own come before.
+    // A slot is a u8, an endpoint number a u16 of the key, a class minor the low 16 bits of a packet's priority, of
+    // which the device uses two for its own classes.
     assert_eq!(abi::PORTS, usize::from(u8::MAX) + 1);
     const { assert!(abi::ENDPOINTS <= 1 << 16) };
     assert_eq!(abi::CLASSES, 1 << 16);
@@ -263,14 +262,14 @@ fn bounds() {
     assert_ne!(abi::HTB_MAJOR, 0);
 }
 
-/// Endpoints that want all of a table get equal parts of it, and leave as much to others.
+/// Endpoints that fill a table get equal quotas.
 #[test]
 fn parts_of_a_table() {
     const MAX: u64 = 1000;
     for greedy in 1..=9 {
         let (mut added, mut removed) = (vec![0u64; greedy], vec![0u64; greedy]);
         let all = |of: &[u64]| of.iter().sum::<u64>();
-        // Entries come, and some go, by programs as by the agent.
+        // Entries are added and removed by programs and by the agent.
         for n in 0..10 * MAX as usize {
             let of = n % greedy;
             let (all_added, all_removed) = (all(&added), MAX + all(&removed));
@@ -290,6 +289,6 @@ fn parts_of_a_table() {
     }
     // Without quotas.
     assert!(abi::has_room(u64::MAX / 2, 0, u64::MAX / 2, 0));
-    // What programs have removed of what they had not added themselves.
+    // Entries removed by programs that others had added.
     assert!(abi::has_room(u64::MAX, 0, u64::MAX, MAX));
 }

@@ -1,4 +1,4 @@
-//! TCP's echo: what the receiver says in three bits, the source understands.
+//! TCP's feedback: the source decodes what the receiver encodes in three bits.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -18,7 +18,7 @@ struct Connection {
     sent: u32,
     end: u32,
     marked: u32,
-    /// As a source's flow counts.
+    /// The counters of a source's flow.
     acked: u32,
     acked_marks: u32,
 }
@@ -39,7 +39,7 @@ impl Connection {
         }
     }
 
-    /// So many segments, of which some are marked.
+    /// Sends segments, of which some are marked.
     fn data(&mut self, n: u32, ce: u32, now_ns: u64) -> bool {
         self.source.on_send(self.end, n * SEGMENT, SEGMENT);
         self.end = self.end.wrapping_add(n * SEGMENT);
@@ -48,7 +48,7 @@ impl Connection {
         self.receiver.count(SEGMENT, ce, now_ns)
     }
 
-    /// The segment that acknowledges all.
+    /// The segment that acknowledges everything.
     fn encode(&mut self) -> Ack {
         Ack {
             sequence: 0,
@@ -58,8 +58,8 @@ impl Connection {
         }
     }
 
-    /// Data of the reverse path that acknowledges all.
-    fn say_with_data(&mut self, now_ns: u64) -> Ack {
+    /// Data of the reverse path that acknowledges everything.
+    fn acknowledge_with_data(&mut self, now_ns: u64) -> Ack {
         self.receiver.on_data_sent(now_ns);
         Ack {
             sequence: 0,
@@ -102,12 +102,12 @@ fn flags_of_a_header() {
 fn every_encoded_count_is_decoded() {
     for n in 0..200 {
         for pending in 0..=MAX_PENDING {
-            let said = max_encodable(pending, n);
-            assert!(said <= pending);
-            assert_eq!(decode(said & 7, n), Some(said), "{pending} of {n}");
-            // Something is always said, and of a super-packet nearly all.
-            assert!(pending == 0 || said > 0);
-            assert!(pending < n || said + 2 >= n, "{said} of {n}");
+            let encoded = max_encodable(pending, n);
+            assert!(encoded <= pending);
+            assert_eq!(decode(encoded & 7, n), Some(encoded), "{pending} of {n}");
+            // Something is always encoded, and for a super-packet nearly all.
+            assert!(pending == 0 || encoded > 0);
+            assert!(pending < n || encoded + 2 >= n, "{encoded} of {n}");
         }
     }
 }
@@ -138,7 +138,7 @@ fn lost_acks() {
 }
 
 #[test]
-fn old_acks_say_nothing() {
+fn old_acks_are_ignored() {
     let mut c = Connection::new(0);
     c.data(2, 1, 1);
     let old = c.encode();
@@ -147,7 +147,7 @@ fn old_acks_say_nothing() {
     let before = c.source;
     c.on_ack(old);
     assert_eq!(c.source, before);
-    // Neither does one of bytes that were never sent; a FIN's number is one more.
+    // Nor is an ACK of bytes that were never sent; a FIN's number is one more.
     let ahead = Ack {
         sequence: 0,
         ack: c.end.wrapping_add(2),
@@ -166,9 +166,9 @@ fn old_acks_say_nothing() {
     assert_eq!(c.acked, 4);
 }
 
-/// Who does not see the connection does not know its numbers: guesses change nothing.
+/// An off-path attacker does not know the connection's numbers: guesses change nothing.
 #[test]
-fn forged_acks_say_nothing() {
+fn forged_acks_are_ignored() {
     let mut c = Connection::new(7);
     c.data(20, 0, 1);
     c.source.expected = 5_000;
@@ -182,10 +182,10 @@ fn forged_acks_say_nothing() {
     for n in 0..100_000_u32 {
         let scattered = (n | 1).wrapping_mul(0x9e37_79b9);
         c.on_ack(forged(scattered, 1 << 31 | scattered >> 2));
-        // Nor is a number better for being repeated. The receiver's sequence number is not enough,
+        // Repeating a number does not help. The receiver's sequence number is not enough,
         c.on_ack(forged(5_000, 7 + 20 * SEGMENT + 2 + n));
         c.on_ack(forged(5_000, 6 - n % 7));
-        // and what is acknowledged is not.
+        // and neither is the acknowledgement number.
         c.on_ack(forged(1 << 31, 7 + SEGMENT));
         assert_eq!((c.source, c.acked, c.acked_marks), (before, 0, 0));
     }
@@ -193,7 +193,7 @@ fn forged_acks_say_nothing() {
     assert_eq!(c.acked_marks, 13);
 }
 
-/// Of a connection that was there before, an ACK of what was not seen leaving says nothing.
+/// Of a connection from before the agent, ACKs of data that was not seen leaving are ignored.
 #[test]
 fn forged_acks_of_connections_from_before() {
     let mut source = Sender::new();
@@ -213,12 +213,12 @@ fn forged_acks_of_connections_from_before() {
     assert_eq!(source, before);
 }
 
-/// A segment that is lost and sent again came once.
+/// A segment that is lost and retransmitted counts once.
 #[test]
-fn what_is_sent_again_came_once() {
+fn retransmissions_count_once() {
     let mut c = Connection::new(0);
     c.data(10, 1, 1);
-    // Three of them twice, one of these three times.
+    // Three of them are sent twice, one of these three times.
     for first in [0, 4, 5, 5] {
         assert!(!c.source.on_send(first * SEGMENT, SEGMENT, SEGMENT));
         c.sent += 1;
@@ -234,7 +234,7 @@ fn what_is_sent_again_came_once() {
     }
 }
 
-/// The first ACK of a connection that was there before says where counts are, no more.
+/// The first ACK of a connection from before the agent only sets the counts.
 #[test]
 fn connections_from_before() {
     let mut source = Sender::new();
@@ -249,20 +249,20 @@ fn connections_from_before() {
     assert!(source.on_send(1_000_000 + SEGMENT, SEGMENT, SEGMENT));
     // Not: the same once more.
     assert!(!source.on_send(1_000_000, SEGMENT, SEGMENT));
-    // 20 older packets are acknowledged, with marks of old.
+    // 20 older packets are acknowledged, with older marks.
     assert_eq!(source.on_ack(ack(1_000_000, 5), 3, 3).ce, 0);
     let delta = source.on_ack(ack(1_000_000 + SEGMENT, 6), 3, 3);
     assert_eq!((delta.packets, delta.ce), (1, 1));
 }
 
-/// Data of the reverse path says no marks: after a while an echo does.
+/// Data of the reverse path does not report marks: after a while an echo does.
 #[test]
 fn blocked() {
     let mut c = Connection::new(0);
     assert!(!c.data(10, 4, 100));
-    let ack = c.say_with_data(100);
+    let ack = c.acknowledge_with_data(100);
     c.on_ack(ack);
-    // All acknowledged, no mark known.
+    // All acknowledged, no mark reported.
     assert_eq!((c.acked, c.acked_marks), (10, 0));
     assert!(!c.data(1, 0, 100 + BLOCKED_NS - 1));
     assert!(c.data(1, 0, 100 + BLOCKED_NS));
@@ -271,13 +271,13 @@ fn blocked() {
     assert_eq!((delta.packets, delta.late, delta.ce), (4, 2, 4));
     c.acked += delta.packets - delta.late;
     assert!(!c.data(1, 0, 1 << 40));
-    // And the next ACK goes on from there.
+    // The next ACK continues from there.
     c.data(2, 2, 1 << 40);
     c.ack();
     c.ack();
     assert_eq!((c.source.decoded, c.acked_marks), (2, 2));
     assert_eq!(c.acked, c.sent);
-    // An echo of another count is no news.
+    // An echo of another count is ignored.
     assert_eq!(c.source.on_echo(100_000, c.sent, c.sent).ce, 0);
 }
 
@@ -295,7 +295,7 @@ fn an_echo_overtakes_an_ack() {
     };
     assert_eq!(ace, 2);
     c.data(3, 3, 200);
-    // One that only asks leaves marks to ACKs.
+    // An echo that only asks leaves marks to ACKs.
     assert_eq!(c.receiver.encode_blocked(), 0);
     c.receiver.on_data_sent(300);
     let echoed = c.receiver.encode_blocked();
@@ -314,11 +314,11 @@ fn a_receiver_forgets_old_marks() {
 }
 
 proptest! {
-    /// Whatever comes in one segment: what is said is understood, and nothing else is lost.
+    /// Any sequence of segments: what is encoded is decoded, and nothing else is lost.
     #[test]
     fn in_order(
         first in any::<u32>(),
-        // Packets, how many of them marked, and whether data carries the ACK and waits for so many others.
+        // Packets, number of marks, whether data carries the ACK, and by how many others it is overtaken.
         steps in prop::collection::vec((0u32..90, 0u32..90, prop::option::of(0usize..4)), 1..300),
     ) {
         let mut c = Connection::new(first);
@@ -326,7 +326,7 @@ proptest! {
         for (i, &(n, ce, data)) in steps.iter().enumerate() {
             c.data(n, ce.min(n), 1);
             if let Some(after) = data {
-                waiting.push((i + after, c.say_with_data(1)));
+                waiting.push((i + after, c.acknowledge_with_data(1)));
             } else {
                 c.ack();
             }
@@ -367,7 +367,7 @@ proptest! {
         }
     }
 
-    /// Whatever comes, nothing overflows and no more is acknowledged than was sent.
+    /// For any input, nothing overflows, and no more is acknowledged than was sent.
     #[test]
     fn garbage(
         acks in prop::collection::vec((any::<u32>(), 0u32..8, 0u32..2, any::<u32>()), 1..100),
@@ -386,7 +386,7 @@ proptest! {
     }
 }
 
-// What a connection is.
+// How a connection is classified.
 
 #[test]
 fn known_by_its_handshake() {
@@ -395,7 +395,7 @@ fn known_by_its_handshake() {
         r.begin(negotiated, 1000, 5);
         assert_eq!((r.last_packet_ns, r.ace.ack), (5, 1000));
         let known = r.encode(true, 1000, false, 6).1;
-        // Its own data is the first: the flow begins with it, and once only.
+        // Its own data is the first: the flow starts with it, and only once.
         let mut f = flow::Flow::new();
         f.sent_packets = 10;
         f.on_tcp_send(known, false, 77, 100, 100);
@@ -405,13 +405,13 @@ fn known_by_its_handshake() {
         assert_eq!(r.encode(true, 1000, false, 6).1 & echo::FRESH, 0);
         assert_eq!(r.on_tcp_packet(2, 3000, true, 1448, 3896, 7), hides);
         assert_eq!((r.packets, r.ce), (2, 2));
-        // The first mark is said by the first ACK.
+        // The first ACK reports the first mark.
         let ace = r.encode(false, 3896, false, 8).0;
         assert_eq!(ace, if negotiated { 0 } else { 2 });
     }
 }
 
-/// A receiver that did not see the handshake lets TCP see one mark, and looks at what it answers.
+/// A receiver that did not see the handshake lets one mark reach TCP, and observes how TCP answers.
 #[test]
 fn known_by_its_answer() {
     for native in [false, true] {
@@ -435,7 +435,7 @@ fn known_by_its_answer() {
     }
 }
 
-/// Flags that TCP sets itself are its own, whatever its handshake was.
+/// Flags that TCP sets itself are kept, whatever the handshake was.
 #[test]
 fn known_by_its_flags() {
     let mut r = echo::Receiver::new();
@@ -449,7 +449,7 @@ fn known_by_its_flags() {
     assert_eq!(f.flags, flow::NEGOTIATED);
 }
 
-/// A source that did not see it looks at new data: what is sent again is never ECN-capable.
+/// A source that did not see the handshake looks at new data: retransmissions are never ECN-capable.
 #[test]
 fn known_by_its_data() {
     let mut f = flow::Flow::new();
@@ -474,7 +474,7 @@ fn echoes_of_tcp() {
     r.encode(true, 0, false, 3);
     let echo = r.echo(6, 1, 2);
     assert_eq!((echo.ce, r.ace.pending), (10, 0));
-    // Who sends one without seeing the connection does not know where it is.
+    // An off-path attacker does not know the connection's numbers.
     for elsewhere in [14_481, 1 << 20, 1 << 31, u32::MAX - (1 << 18)] {
         let forged = echo::Echo {
             packets: elsewhere,
@@ -489,7 +489,7 @@ fn echoes_of_tcp() {
     assert_eq!(f.on_echo(&echo, 10, 0, 5), Err(echo::Refusal::Duplicate));
 }
 
-/// Only what answers the SYN that left says what a connection is.
+/// Only an answer to the SYN that was sent classifies a connection.
 #[test]
 fn the_answer_to_a_syn() {
     let mut r = echo::Receiver::new();
@@ -509,7 +509,7 @@ fn the_answer_to_a_syn() {
     assert_eq!(r.flags, echo::SYN_SENT, "another connection");
 }
 
-/// What a program does not lock for, it need not.
+/// The fast path without a lock changes nothing that needs it.
 #[test]
 fn fast_paths_change_nothing() {
     for flags in 0..32 {
@@ -520,17 +520,17 @@ fn fast_paths_change_nothing() {
             };
             r.ace.pending = pending;
             let before = r;
-            let said = r.encode(true, 9, false, 7);
+            let encoded = r.encode(true, 9, false, 7);
             if echo::Receiver::is_fast_data(flags, pending) {
-                assert_eq!((r, said), (before, (0, flags)));
+                assert_eq!((r, encoded), (before, (0, flags)));
             }
         }
     }
 }
 
-/// The same of segments without payload, when there is nothing to say: only the number that they acknowledge moves on.
+/// The same for segments without payload when there is no feedback: only the acknowledged number advances.
 #[test]
-fn acks_that_say_nothing_new_only_move_on() {
+fn acks_without_feedback_only_advance_the_number() {
     for (flags, pending, ack) in (0..32)
         .flat_map(|flags| (0..2).map(move |pending| (flags, pending)))
         .flat_map(|(flags, pending)| [8, 9, 10].map(|ack| (flags, pending, ack)))
@@ -547,8 +547,11 @@ fn acks_that_say_nothing_new_only_move_on() {
         if plain && ecn_core::ace::is_later(ack, r.ace.ack) {
             after.ace.ack = ack;
         }
-        let said = r.encode(false, ack, false, 0);
-        assert_eq!((r, said), (after, (if plain { 13 & 7 } else { 0 }, flags)));
+        let encoded = r.encode(false, ack, false, 0);
+        assert_eq!(
+            (r, encoded),
+            (after, (if plain { 13 & 7 } else { 0 }, flags))
+        );
     }
 }
 
@@ -571,13 +574,13 @@ fn quiet_receivers_stay_as_they_are() {
         } else if pending == 0 {
             assert_eq!(r.ace.segment == segment, flags & echo::NEGOTIATED == 0);
         } else {
-            let said = flags & (echo::NEGOTIATED | echo::PLAIN) == echo::PLAIN;
-            assert_eq!(verdict & echo::SEND_ECHO != 0, said);
+            let sends_echoes = flags & (echo::NEGOTIATED | echo::PLAIN) == echo::PLAIN;
+            assert_eq!(verdict & echo::SEND_ECHO != 0, sends_echoes);
         }
     }
 }
 
-/// The same at the source of data: only the end of what was sent moves on.
+/// The same at the source of data: only the end of sent data advances.
 #[test]
 fn decided_flows_stay_as_they_are() {
     let cases = (0..16).flat_map(|known| (0..16).map(move |state| (known, state)));

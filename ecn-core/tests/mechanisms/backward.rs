@@ -1,4 +1,4 @@
-//! Messages from ports to sources: the format, who is believed, and that no mark is lost or counted twice.
+//! Messages from ports to sources: the format, which are accepted, and that no mark is lost or counted twice.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -30,9 +30,9 @@ fn message() -> Message {
 fn the_format_is_as_documented() {
     let bytes = message().to_bytes();
     let expected = [
-        3, 17, 0x11, 0x22, 0x33, 0x44, 0, 0, // version, protocol, ports; a checksum's place
+        3, 17, 0x11, 0x22, 0x33, 0x44, 0, 0, // version, protocol, ports; offset of a checksum
         0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc, // quote, sequence
-        0, 0, 0, 1, 0, 0, 0, 3, // a checksum's place, kind, flags, feedback
+        0, 0, 0, 1, 0, 0, 0, 3, // offset of a checksum, kind, flags, feedback
         2, 0, 0, 0, 0, 1, 0, 7, // point
     ];
     assert_eq!(bytes, expected);
@@ -43,7 +43,7 @@ fn the_format_is_as_documented() {
     }
 }
 
-/// A device that finishes the checksum of the packet that a message is made of writes where nothing is read.
+/// A device that completes the checksum of the packet from which a message is made writes to bytes that are not read.
 #[test]
 fn checksums_of_the_packet_change_nothing() {
     let mut bytes = message().to_bytes();
@@ -69,26 +69,26 @@ fn every_field_is_signed() {
     assert_ne!(message().tag(key, &to, &from), tag);
 }
 
-/// At most one for each interval in the long run, a burst after a pause, and the marks between are not lost.
+/// At most one message per interval in the long run, a burst after a pause, and marks between them are not lost.
 #[test]
 fn messages_are_limited_and_marks_are_not() {
     let policy = Policy::new(Feedback::Backward, 1_000);
     let mut point = Point::default();
-    let (mut said, mut sent, mut last) = (0, 0, None);
+    let (mut reported, mut sent, mut last) = (0, 0, None);
     for n in 0..10_000u64 {
-        // Ten marks in a millisecond, for a second.
+        // Ten marks per millisecond, for a second.
         let Some((marks, sequence)) = point.mark(&policy, 1, MS * 1000 + n * MS / 10) else {
             continue;
         };
         assert!(last.is_none_or(|last| sequence > last));
-        (said, sent, last) = (said + marks, sent + 1, Some(sequence));
+        (reported, sent, last) = (reported + marks, sent + 1, Some(sequence));
     }
-    assert_eq!(said + point.pending, 10_000);
+    assert_eq!(reported + point.pending, 10_000);
     assert!((1_000..=1_000 + BURST + 1).contains(&sent), "{sent}");
     assert_eq!(point.held + sent, 10_000);
 }
 
-/// A bridge that restarts, and one that sends much at one time, go on with higher numbers.
+/// A bridge that restarts continues with higher numbers, also after it has sent many at one time.
 #[test]
 fn numbers_only_rise() {
     let policy = Policy::new(Feedback::Backward, 1_000_000);
@@ -97,12 +97,12 @@ fn numbers_only_rise() {
         .map(|_| point.mark(&policy, 1, 5_000 * MS).unwrap().1)
         .collect();
     assert!(at_once.is_sorted_by(|a, b| a < b));
-    let mut anew = Point::default();
-    let (_, later) = anew.mark(&policy, 1, 5_001 * MS).unwrap();
+    let mut restarted = Point::default();
+    let (_, later) = restarted.mark(&policy, 1, 5_001 * MS).unwrap();
     assert!(later > at_once[49]);
 }
 
-fn heard(sender: &mut Sender, point: u64, sequence: u32) -> Result<FeedbackDelta, Refusal> {
+fn receive(sender: &mut Sender, point: u64, sequence: u32) -> Result<FeedbackDelta, Refusal> {
     sender.on_message(point, sequence, 1, 0, true)
 }
 
@@ -110,21 +110,21 @@ fn heard(sender: &mut Sender, point: u64, sequence: u32) -> Result<FeedbackDelta
 fn copies_are_refused_port_by_port() {
     let mut sender = Sender::new();
     let (a, b) = (0x0200_0000_0001_0001, 0x0200_0000_0002_0001);
-    assert!(heard(&mut sender, a, 1_000).is_ok());
-    assert!(heard(&mut sender, b, 10).is_ok());
+    assert!(receive(&mut sender, a, 1_000).is_ok());
+    assert!(receive(&mut sender, b, 10).is_ok());
     for sequence in [1_000, 999, 1_000u32.wrapping_sub(1 << 21)] {
-        assert_eq!(heard(&mut sender, a, sequence), Err(Refusal::Duplicate));
+        assert_eq!(receive(&mut sender, a, sequence), Err(Refusal::Duplicate));
     }
-    assert_eq!(heard(&mut sender, b, 10), Err(Refusal::Duplicate));
-    assert!(heard(&mut sender, a, 1_001).is_ok());
-    assert!(heard(&mut sender, b, 11).is_ok());
+    assert_eq!(receive(&mut sender, b, 10), Err(Refusal::Duplicate));
+    assert!(receive(&mut sender, a, 1_001).is_ok());
+    assert!(receive(&mut sender, b, 11).is_ok());
     for marks in [0, MOST_MARKS + 1] {
         let refused = sender.on_message(a, 2_000, marks, 0, true);
         assert_eq!(refused, Err(Refusal::Impossible));
     }
 }
 
-/// The processors of a bridge send at the same time: a message may come after later ones, but only once.
+/// The CPUs of a bridge send at the same time: a message may arrive after later ones, but is accepted only once.
 #[test]
 fn an_overtaken_message_is_accepted_once() {
     let mut sender = Sender::new();
@@ -147,19 +147,19 @@ fn an_overtaken_message_is_accepted_once() {
         (83, false),
         (30, false),
     ] {
-        let heard = heard(&mut sender, 1, sequence);
-        assert_eq!(heard.is_ok(), accepted, "{sequence}");
+        let received = receive(&mut sender, 1, sequence);
+        assert_eq!(received.is_ok(), accepted, "{sequence}");
     }
 }
 
-/// Whatever the order, no message is accepted twice, and all are if at most 16 later ones overtake them.
+/// In any order, no message is accepted twice, and all are accepted if at most 16 later ones overtake them.
 #[test]
 fn any_order_is_a_window() {
     let mut rng = 1u64;
     for _ in 0..1_000 {
         let mut sender = Sender::new();
         let first = u32::MAX - 50;
-        assert!(heard(&mut sender, 1, first.wrapping_sub(1)).is_ok());
+        assert!(receive(&mut sender, 1, first.wrapping_sub(1)).is_ok());
         let mut numbers: Vec<u32> = (0..100).collect();
         for n in 0..numbers.len() {
             rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -168,15 +168,15 @@ fn any_order_is_a_window() {
         }
         let mut most = 0;
         for n in numbers {
-            let accepted = heard(&mut sender, 1, first.wrapping_add(n)).is_ok();
+            let accepted = receive(&mut sender, 1, first.wrapping_add(n)).is_ok();
             most = most.max(n);
             assert!(accepted || most - n > 16, "{n} of {most}");
-            assert!(heard(&mut sender, 1, first.wrapping_add(n)).is_err());
+            assert!(receive(&mut sender, 1, first.wrapping_add(n)).is_err());
         }
     }
 }
 
-/// Of who hears nothing else, all that left and no message was about came unmarked.
+/// A flow without other feedback counts everything that departed without a message as unmarked.
 #[test]
 fn a_flow_alone_counts_what_departs() {
     let mut sender = Sender::new();
@@ -184,7 +184,7 @@ fn a_flow_alone_counts_what_departs() {
     assert_eq!((delta.packets, delta.ce, delta.position), (10, 0, 10));
     let delta = sender.on_message(1, 1, 2, 15, true).unwrap();
     assert_eq!((delta.packets, delta.ce, delta.position), (5, 2, 15));
-    // More are marked than have left, by this count: a message may stand for others' marks, too.
+    // More marks than departures, by this count: a message may also report marks of others.
     let delta = sender.on_message(1, 2, 9, 16, true).unwrap();
     assert_eq!((delta.packets, delta.ce), (9, 9));
     // Another class, another count.
@@ -212,7 +212,8 @@ fn a_quoted_packet_is_known_for_a_while() {
     assert!(!Quoted::new(7, of_another.hash()).is_sent(entry, now));
 }
 
-/// As echoes are: without a key all, with one only what it signed, and while keys change what the other one did.
+/// As for echoes: without a key all are accepted, with a key only signed ones, and while keys change also those of the
+/// other.
 #[test]
 fn who_is_trusted() {
     let (keys, from, to) = ([[1, 2], [3, 4]], [1; 16], [2; 16]);
@@ -253,7 +254,7 @@ fn what_can_be_marked() {
     }
 }
 
-/// What a receiver echoes, too, counts once; of TCP only what was sent lately is believed.
+/// Marks that a receiver also echoes count once; for TCP only quotes of recently sent packets are accepted.
 #[test]
 fn a_flow_checks_its_reports() {
     let report = backward::Report {

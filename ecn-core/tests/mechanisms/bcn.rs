@@ -30,13 +30,13 @@ fn untagged_frames_are_answered_beyond_the_equilibrium_only() {
     let policy = policy();
     let mut point = CongestionPoint::default();
     assert_eq!(point.sample(policy.equilibrium_bytes, 24_000, false), None);
-    // The samples that were not answered count for Qdelta.
+    // Samples without a notification count for Qdelta.
     let feedback = point
         .sample(policy.equilibrium_bytes, 25_500, false)
         .unwrap();
     assert_eq!(feedback, frames(-1, 1));
     assert_eq!(feedback.value(policy.weight), -3 * 1_500);
-    // Tagged ones always, with either sign.
+    // Tagged frames always, with either sign.
     assert_eq!(
         point.sample(policy.equilibrium_bytes, 25_500, true),
         Some(frames(-1, 0))
@@ -72,7 +72,7 @@ fn decrease_is_a_share_and_increase_a_sum() {
     }
     limiter.on_feedback(&policy, frames(16, 0));
     assert_eq!(limiter.rate(), None);
-    // What would take more than everything leaves the lowest rate.
+    // A decrease below zero leaves the lowest rate.
     limiter.on_feedback(&policy, frames(-200, 0));
     assert_eq!(limiter.rate(), Some(1_000_000));
 }
@@ -127,19 +127,21 @@ fn gains_out_of_range_are_refused() {
     assert_eq!(refused(weight), PolicyError::Weight);
 }
 
-/// Sources of 10 Gb/s into a link of 10 Gb/s, a frame time at a time. Every 100th frame is sampled, its source
-/// is notified `delay` frame times later. Queue of each frame time, frames; what was lost does not count.
+/// Sources of 10 Gb/s share a link of 10 Gb/s, simulated in frame times. Every 100th frame is sampled, and its source is
+/// notified `delay` frame times later. Returns the queue at each frame time, frames; lost frames are not counted.
 fn closed_loop(sources: usize, delay: u64, answer: impl Fn(Feedback) -> Feedback) -> Vec<u32> {
     const LIMIT: u32 = 1_000;
     let policy = policy();
     let mut point = CongestionPoint::default();
     let mut limiters = vec![Limiter::default(); sources];
     let mut credits: Vec<u64> = (0..sources as u64).map(|n| n * LINE / 7).collect();
-    let mut told: VecDeque<(u64, usize, Feedback)> = VecDeque::new();
+    let mut notifications: VecDeque<(u64, usize, Feedback)> = VecDeque::new();
     let (mut queue, mut arrived) = (0_u32, 0_u32);
     (0..400_000)
         .map(|now| {
-            while let Some((_, source, feedback)) = told.pop_front_if(|(at, ..)| *at <= now) {
+            while let Some((_, source, feedback)) =
+                notifications.pop_front_if(|(at, ..)| *at <= now)
+            {
                 limiters[source].on_feedback(&policy, feedback);
             }
             for source in 0..sources {
@@ -155,7 +157,7 @@ fn closed_loop(sources: usize, delay: u64, answer: impl Fn(Feedback) -> Feedback
                     && let Some(feedback) =
                         point.sample(policy.equilibrium_bytes, queue * FRAME, rate.is_some())
                 {
-                    told.push_back((now + delay, source, answer(feedback)));
+                    notifications.push_back((now + delay, source, answer(feedback)));
                 }
             }
             queue = queue.saturating_sub(1);
@@ -212,7 +214,7 @@ proptest! {
         }
     }
 
-    /// A long queue that does not shrink never asks for more.
+    /// A long queue that does not shrink never causes an increase.
     #[test]
     fn a_long_queue_that_grows_slows_down(q in 24_000..u32::MAX, before in 0..u32::MAX, tagged: bool) {
         let policy = policy();

@@ -1,4 +1,4 @@
-//! The echo: its bytes, when a receiver sends one, and what a source makes of those that come.
+//! Echoes: their bytes, when a receiver sends one, and how a source reacts.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -58,7 +58,7 @@ proptest! {
         prop_assert_eq!(Echo::parse(&bytes).is_some(), matches!(version, 1 | 2));
     }
 
-    /// Every field and both addresses count; without the key no tag is right.
+    /// Every field and both addresses are signed; without the key no tag is correct.
     #[test]
     fn what_is_changed_on_the_way_is_refused(
         keys in any::<[[u64; 2]; 2]>(), bytes in any::<[u8; LEN]>(), from in any::<[u8; 16]>(), to in any::<[u8; 16]>(),
@@ -78,7 +78,7 @@ proptest! {
             20..36 => other_from[at - LEN] ^= 1u8 << bit,
             _ => other_to[at - LEN - 16] ^= 1u8 << bit,
         }
-        // Of the version all others are none; a device writes into the two zeros.
+        // Other versions are not echoes; a device writes into the two zeros.
         if let Some(other) = Echo::parse(&changed).filter(|other| other.signed) {
             let zero = matches!(at, 6 | 7 | 16 | 17);
             prop_assert_eq!(policy.accepts(&other, tag, &other_from, &other_to), zero);
@@ -131,7 +131,7 @@ fn a_mark_is_echoed_at_once() {
     assert!(!r.count(&p, 1, 1, false, 2_000_001));
     assert!(r.count(&p, 1, 1, true, 2_000_002));
     assert!(r.count(&p, 1, 1, true, 2_000_003));
-    // That was an echo: the time runs from there.
+    // An echo was sent: the time starts there.
     assert!(!r.count(&p, 1, 1, false, 3_000_002));
     assert!(r.count(&p, 1, 1, false, 3_000_003));
     assert_eq!((r.packets, r.ce), (6, 2));
@@ -204,17 +204,17 @@ fn counts(delta: FeedbackDelta) -> (u32, u32, u32) {
     (delta.packets, delta.ce, delta.lost_echoes)
 }
 
-/// All packets handed over have left.
+/// All packets sent so far have departed.
 fn on_echo(s: &mut Sender, e: Echo, sent: u32) -> Result<(u32, u32, u32), Refusal> {
     s.on_echo(&e, sent, sent, QUIET).map(counts)
 }
 
 #[test]
-fn news_in_order() {
+fn new_counts_in_order() {
     let mut s = Sender::new();
     assert_eq!(on_echo(&mut s, echo(1, 1, 0), 4), Ok((1, 0, 0)));
     assert_eq!(on_echo(&mut s, echo(2, 3, 1), 4), Ok((2, 1, 0)));
-    // Nothing new, but an echo.
+    // No new counts, but an echo.
     assert_eq!(on_echo(&mut s, echo(3, 3, 1), 4), Ok((0, 0, 0)));
     assert_eq!(on_echo(&mut s, echo(4, 4, 2), 4), Ok((1, 1, 0)));
 }
@@ -222,7 +222,7 @@ fn news_in_order() {
 #[test]
 fn lost_echoes_lose_nothing() {
     let mut s = Sender::new();
-    // The first two never came.
+    // The first two were lost.
     assert_eq!(on_echo(&mut s, echo(3, 5, 2), 100), Ok((5, 2, 2)));
     assert_eq!(on_echo(&mut s, echo(4, 6, 2), 100), Ok((1, 0, 0)));
     assert_eq!(on_echo(&mut s, echo(10, 50, 9), 100), Ok((44, 7, 5)));
@@ -261,7 +261,7 @@ fn duplicates_and_reordering() {
             }
         );
     }
-    // An accepted one in between: they are not in a row.
+    // An accepted one in between: the refusals are not consecutive.
     assert_eq!(on_echo(&mut s, echo(5, 5, 1), 10), Ok((1, 0, 0)));
     assert_eq!(s.refused, 0);
 }
@@ -338,7 +338,7 @@ fn impossible_counts_change_nothing() {
 
 #[test]
 fn a_receiver_that_counted_before() {
-    // The source began anew: its count is below the receiver's.
+    // The source has restarted: its count is below the receiver's.
     let mut s = Sender::new();
     let delta = s.on_echo(&echo(700, 50_000, 300), 3, 3, QUIET).unwrap();
     assert_eq!(counts(delta), (0, 0, 0));
@@ -353,11 +353,11 @@ fn a_receiver_that_counted_before() {
 }
 
 #[test]
-fn a_receiver_that_begins_anew() {
+fn a_receiver_that_restarts() {
     let mut s = Sender::new();
     on_echo(&mut s, echo(1, 1, 0), 1).unwrap();
     on_echo(&mut s, echo(1000, 5000, 100), 5000).unwrap();
-    // Its numbers are earlier, or its counts fewer.
+    // Its numbers are earlier, or its counts lower.
     let mut restarted = Receiver::new();
     let mut sent = 5000;
     for _ in 0..REFUSALS {
@@ -406,8 +406,7 @@ fn position_without_loss_is_exact() {
     }
 }
 
-/// Lost packets are never echoed. Within two windows the position is right but for what may be on
-/// the way.
+/// Lost packets are never echoed. Within two windows the position is exact, except for packets that may be under way.
 #[test]
 fn position_converges_after_loss() {
     for lost in [0, 1, 9, 50, 1000, 1_000_000] {
@@ -460,24 +459,24 @@ fn missed_departures() {
     }
 }
 
-// A network that loses, copies and overtakes.
+// A network that loses, duplicates and reorders.
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Packets handed over, of which so many leave, and so many of those arrive (in 8ths).
+    /// Packets sent, how many of them depart, and how many of those arrive (in 8ths).
     Send {
         n: u32,
         arrive: u32,
         ce: bool,
     },
-    /// All that wait in the device leave.
+    /// All packets waiting in the device depart.
     Flush,
-    /// The echo at this place of those under way comes; a copy stays.
+    /// The echo at this index of those under way arrives; a copy stays.
     Deliver {
         which: usize,
         copy: bool,
     },
-    /// It does not.
+    /// It is lost.
     Lose {
         which: usize,
     },
@@ -491,7 +490,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (1..5u32, 0..=8u32, any::<bool>())
             .prop_map(|(n, arrive, ce)| Step::Send { n, arrive, ce }),
         2 => Just(Step::Flush),
-        // From the front mostly.
+        // Mostly from the front.
         5 => (prop_oneof![3 => Just(0usize), 1 => 0..16usize], prop::bool::weighted(0.2))
             .prop_map(|(which, copy)| Step::Deliver { which, copy }),
         1 => (0..16usize).prop_map(|which| Step::Lose { which }),
@@ -499,7 +498,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// `start`: where the counts of both sides begin (wraps on the way).
+/// `start`: initial counts of both sides (they wrap).
 fn network(steps: &[Step], every_ns: u64, start: u32, faithful: bool) {
     let mut r = Receiver {
         packets: start.into(),
@@ -509,7 +508,7 @@ fn network(steps: &[Step], every_ns: u64, start: u32, faithful: bool) {
     r.echoes = start;
     let mut s = Sender::new();
     let (mut sent, mut departed, mut now) = (start, start, 1_000u64);
-    // Both sides agree on where they are.
+    // Both sides agree on the initial counts.
     s.on_echo(&r.echo(17, 1, 2), sent, departed, QUIET).unwrap();
     let mut under_way: Vec<Echo> = Vec::new();
     let (mut packets, mut ce, mut lost) = (0u32, 0u32, 0u32);
@@ -546,8 +545,8 @@ fn network(steps: &[Step], every_ns: u64, start: u32, faithful: bool) {
                 } else {
                     under_way.remove(at)
                 };
-                // What every echo says was received, and so it is never impossible; refused is
-                // exactly what is not later than the latest.
+                // What every echo reports was received, so it is never impossible; exactly those not later than the
+                // latest are refused.
                 let number = latest
                     .wrapping_add_signed(e.sequence.wrapping_sub(latest as u16) as i16 as i32);
                 let later = number.wrapping_sub(latest) as i32 > 0;
@@ -595,7 +594,7 @@ fn network(steps: &[Step], every_ns: u64, start: u32, faithful: bool) {
             ce = ce.wrapping_add(delta.ce);
         }
     }
-    // One last echo tells it all, whatever was lost.
+    // One last echo reports everything, whatever was lost.
     let delta = s.on_echo(&r.echo(17, 1, 2), sent, departed, QUIET).unwrap();
     assert_eq!(
         start.wrapping_add(packets).wrapping_add(delta.packets),
@@ -625,14 +624,14 @@ proptest! {
         network(&steps, every_ns, start, true);
     }
 
-    /// Whatever anybody sends, a forger gets no more into the counts than was sent.
+    /// For any input, forged echoes never make the counts exceed what was sent.
     #[test]
     fn forged(
         echoes in prop::collection::vec((any::<u16>(), any::<u32>(), any::<u32>(), 0..50u32), 1..300),
         start in any::<u32>(),
     ) {
         let mut s = Sender::new();
-        let (mut sent, mut told, mut sent_since) = (start, 0u64, 0u64);
+        let (mut sent, mut acknowledged, mut sent_since) = (start, 0u64, 0u64);
         s.on_echo(&echo(0, start, 0), sent, sent, QUIET).unwrap();
         for (sequence, packets, ce, n) in echoes {
             sent = sent.wrapping_add(n);
@@ -641,8 +640,8 @@ proptest! {
             match s.on_echo(&echo(sequence, packets, ce), sent, sent, QUIET) {
                 Ok(delta) => {
                     prop_assert!(delta.ce <= delta.packets);
-                    told += u64::from(delta.packets);
-                    prop_assert!(told <= sent_since);
+                    acknowledged += u64::from(delta.packets);
+                    prop_assert!(acknowledged <= sent_since);
                 }
                 Err(_) => prop_assert_eq!(s, Sender { refused: before.refused + 1, ..before }),
             }
@@ -650,9 +649,9 @@ proptest! {
     }
 }
 
-// Room.
+// Headroom.
 
-/// What arrives of an echo that asks, after these ports.
+/// How an echo that asks arrives, after these ports.
 fn after(ports: &[bool]) -> Headroom {
     let ecn = ports
         .iter()

@@ -1,4 +1,4 @@
-//! A flow at its source: its name, and one reaction per round until the new rate is in force.
+//! A flow at its source: its key, and one reaction per round until the new rate is in force.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -76,7 +76,7 @@ fn totals() {
 #[test]
 fn a_decrease_is_notified_with_its_rate() {
     let mut f = flow();
-    let (reaction, tell) = f.respond(&fimd(), &delta(1, 1, 1, 3), 0, 4, LINK, 1);
+    let (reaction, notify) = f.respond(&fimd(), &delta(1, 1, 1, 3), 0, 4, LINK, 1);
     assert_eq!(
         reaction,
         Reaction {
@@ -84,7 +84,7 @@ fn a_decrease_is_notified_with_its_rate() {
             ignored: 0
         }
     );
-    assert!(tell);
+    assert!(notify);
     assert_eq!(
         (f.rate_bytes_per_s, f.notified_bytes_per_s),
         (LINK / 2, LINK / 2)
@@ -99,18 +99,18 @@ fn a_small_decrease_is_notified() {
     let mut f = flow();
     f.response.ipd = 200 * ONE;
     f.notified_bytes_per_s = LINK / 200;
-    let (reaction, tell) = f.respond(&policy, &delta(1, 1, 1, 0), 0, 1, LINK, 1);
-    assert_eq!((reaction.decreased, tell, f.pending), (1, true, 1));
+    let (reaction, notify) = f.respond(&policy, &delta(1, 1, 1, 0), 0, 1, LINK, 1);
+    assert_eq!((reaction.decreased, notify, f.pending), (1, true, 1));
     assert_eq!(f.notified_bytes_per_s, LINK / 201);
-    // At the floor nothing changes, and there is nothing to tell or to wait for.
+    // At the floor nothing changes, so the agent is not notified, and nothing is pending.
     let mut f = flow();
     f.response.ipd = 256 * ONE;
     f.notified_bytes_per_s = LINK / 256;
-    let (reaction, tell) = f.respond(&policy, &delta(1, 1, 1, 0), 0, 1, LINK, 1);
-    assert_eq!((reaction.decreased, tell, f.pending), (1, false, 0));
+    let (reaction, notify) = f.respond(&policy, &delta(1, 1, 1, 0), 0, 1, LINK, 1);
+    assert_eq!((reaction.decreased, notify, f.pending), (1, false, 0));
 }
 
-/// Ports have room while a rate is held, and will not have it afterwards.
+/// Ports have headroom while a rate is held, and will not have it afterwards.
 #[test]
 fn a_held_rate_does_not_use_headroom() {
     let feedback = FeedbackDelta {
@@ -125,7 +125,7 @@ fn a_held_rate_does_not_use_headroom() {
     assert_eq!(f.response.headroom_ns, 0);
 }
 
-/// What was acknowledged came again, after TCP had given up the first: half the rate.
+/// Data that was acknowledged is sent again, after TCP had given up the first: half the rate.
 #[test]
 fn a_time_out_halves_the_rate() {
     let policy = Policy::hp(Function::Lipd).fractional(12_000);
@@ -137,14 +137,14 @@ fn a_time_out_halves_the_rate() {
     f.response.ipd = 8 * ONE;
     f.last_echo_ns = 1;
     f.check_timeout(&policy, &again, ONE, TIMEOUT_NS);
-    assert_eq!(f.response.ipd, 8 * ONE, "soon: a duplicate told it");
+    assert_eq!(f.response.ipd, 8 * ONE, "soon: a duplicate showed it");
     f.check_timeout(&policy, &delta(1, 0, 1, 0), ONE, 2 * TIMEOUT_NS);
     assert_eq!(f.response.ipd, 8 * ONE, "a pause, and nothing was lost");
     f.check_timeout(&policy, &again, ONE, 2 * TIMEOUT_NS);
     assert_eq!(f.response.ipd, 16 * ONE);
 }
 
-/// Short flows are one flow: that one of them sent again does not show that all had been silent.
+/// Short flows are one flow: a retransmission by one of them does not show that all had been silent.
 #[test]
 fn what_one_short_flow_sends_again_is_not_a_time_out_of_all() {
     let policy = Policy::hp(Function::Lipd).fractional(12_000);
@@ -170,8 +170,8 @@ fn increases_add_up_until_the_agent_is_notified() {
     f.notified_bytes_per_s = LINK / 100;
     let mut at = Vec::new();
     for k in 1..=40u32 {
-        let (_, tell) = f.respond(&policy, &delta(1, 0, k, 1), 0, k + 1, LINK, 1);
-        if tell {
+        let (_, notify) = f.respond(&policy, &delta(1, 0, k, 1), 0, k + 1, LINK, 1);
+        if notify {
             at.push(k);
             assert_eq!(f.notified_bytes_per_s, f.rate_bytes_per_s);
         }
@@ -211,13 +211,13 @@ fn the_first_decrease_asks_for_a_class() {
         notified_bytes_per_s: 0,
         ..flow()
     };
-    let (reaction, tell) = f.respond(&fimd(), &delta(1, 0, 1, 3), 0, 4, LINK, 1);
+    let (reaction, notify) = f.respond(&fimd(), &delta(1, 0, 1, 3), 0, 4, LINK, 1);
     assert_eq!(
-        (reaction.decreased, tell, f.is_limited(LINK)),
+        (reaction.decreased, notify, f.is_limited(LINK)),
         (0, false, false)
     );
-    let (reaction, tell) = f.respond(&fimd(), &delta(1, 1, 2, 3), 0, 5, LINK, 1);
-    assert_eq!((reaction.decreased, tell, f.pending), (1, true, 1));
+    let (reaction, notify) = f.respond(&fimd(), &delta(1, 1, 2, 3), 0, 5, LINK, 1);
+    assert_eq!((reaction.decreased, notify, f.pending), (1, true, 1));
     assert_eq!(f.rate_bytes_per_s, LINK / 2);
     assert!(f.is_limited(LINK));
 }
@@ -233,7 +233,7 @@ fn a_flow_is_short_for_some_packets_and_not_for_ever() {
     assert!(Flow::is_short(0, 0, BEGAN));
 }
 
-/// What begins beside flows that are held begins with their rate, and with nothing of its own past.
+/// A flow that starts beside limited flows starts with their rate, and without a history.
 #[test]
 fn a_flow_begins_with_its_siblings_rate() {
     const AT: u64 = 7_000_000_000;
@@ -273,52 +273,52 @@ fn a_flow_begins_with_its_siblings_rate() {
 #[test]
 fn marks_are_ignored_until_the_rate_is_in_force() {
     let mut f = flow();
-    // The echo of packet 1 comes when 4 have left: 5 would be the first of the next round ...
+    // The echo of packet 1 arrives when 4 have departed: 5 would be the first of the next round ...
     f.respond(&fimd(), &delta(1, 1, 1, 3), 0, 4, LINK, 1);
-    // ... if the agent did not take until packet 9 has left. Number 10 was already on its time.
+    // ... if the agent did not take until packet 9 has departed. Number 10 was already at its time.
     for k in 2..=6u32 {
-        let (reaction, tell) = f.respond(&fimd(), &delta(1, 1, k, 3), 0, k + 3, LINK, 1);
+        let (reaction, notify) = f.respond(&fimd(), &delta(1, 1, k, 3), 0, k + 3, LINK, 1);
         assert_eq!(
-            (reaction.decreased, reaction.ignored, tell),
+            (reaction.decreased, reaction.ignored, notify),
             (0, 1, false),
             "packet {k}"
         );
         assert_eq!(f.pending, 1);
     }
-    let told = in_force(1, 10);
+    let in_force_at = in_force(1, 10);
     for k in 7..=10u32 {
-        let (reaction, _) = f.respond(&fimd(), &delta(1, 1, k, 3), told, k + 3, LINK, 1);
+        let (reaction, _) = f.respond(&fimd(), &delta(1, 1, k, 3), in_force_at, k + 3, LINK, 1);
         assert_eq!((reaction.decreased, reaction.ignored), (0, 1), "packet {k}");
         assert_eq!(f.pending, 0);
     }
     assert_eq!(f.rate_bytes_per_s, LINK / 2);
-    let (reaction, tell) = f.respond(&fimd(), &delta(1, 1, 11, 3), told, 14, LINK, 1);
-    assert_eq!((reaction.decreased, tell), (1, true));
+    let (reaction, notify) = f.respond(&fimd(), &delta(1, 1, 11, 3), in_force_at, 14, LINK, 1);
+    assert_eq!((reaction.decreased, notify), (1, true));
     assert_eq!(f.rate_bytes_per_s, LINK / 4);
     assert_eq!((f.decreases, f.ignored_marks, f.pending), (2, 9, 1));
-    // The first decrease being in force says nothing of the second.
-    let (reaction, _) = f.respond(&fimd(), &delta(1, 1, 15, 3), told, 18, LINK, 1);
+    // That the first decrease is in force does not mean that the second is.
+    let (reaction, _) = f.respond(&fimd(), &delta(1, 1, 15, 3), in_force_at, 18, LINK, 1);
     assert_eq!((reaction.decreased, f.pending), (0, 1));
 }
 
-/// A flow slower than its round trip: every packet was received when its echo comes.
+/// A flow slower than its round trip: every packet was received when its echo arrives.
 #[test]
 fn marks_are_ignored_until_the_rate_is_in_force_with_nothing_outstanding() {
     let mut f = flow();
     let (reaction, _) = f.respond(&fimd(), &delta(1, 1, 1, 0), 0, 1, LINK, 1);
     assert_eq!(reaction.decreased, 1);
-    // Left before the agent was there.
+    // Departed before the agent started.
     let (reaction, _) = f.respond(&fimd(), &delta(1, 1, 2, 0), 0, 2, LINK, 1);
     assert_eq!((reaction.decreased, f.pending), (0, 1), "not in force yet");
-    // In force when 2 had left: 3 is still of the old rate.
-    let told = in_force(1, 3);
-    let (reaction, _) = f.respond(&fimd(), &delta(1, 1, 3, 0), told, 3, LINK, 1);
+    // In force when 2 had departed: 3 is still of the old rate.
+    let in_force_at = in_force(1, 3);
+    let (reaction, _) = f.respond(&fimd(), &delta(1, 1, 3, 0), in_force_at, 3, LINK, 1);
     assert_eq!(
         (reaction.decreased, f.pending),
         (0, 0),
         "the last one of the old rate"
     );
-    let (reaction, _) = f.respond(&fimd(), &delta(1, 1, 4, 0), told, 4, LINK, 1);
+    let (reaction, _) = f.respond(&fimd(), &delta(1, 1, 4, 0), in_force_at, 4, LINK, 1);
     assert_eq!(reaction.decreased, 1);
 }
 
@@ -326,11 +326,11 @@ fn marks_are_ignored_until_the_rate_is_in_force_with_nothing_outstanding() {
 fn an_unmarked_round_leaves_nothing_behind() {
     let mut f = flow();
     f.respond(&fimd(), &delta(1, 1, 1, 2), 0, 3, LINK, 1);
-    let told = in_force(1, 5);
+    let in_force_at = in_force(1, 5);
     for k in 2..100 {
-        f.respond(&fimd(), &delta(1, 0, k, 2), told, k + 2, LINK, 1);
+        f.respond(&fimd(), &delta(1, 0, k, 2), in_force_at, k + 2, LINK, 1);
     }
-    let (reaction, _) = f.respond(&fimd(), &delta(1, 1, 100, 2), told, 102, LINK, 1);
+    let (reaction, _) = f.respond(&fimd(), &delta(1, 1, 100, 2), in_force_at, 102, LINK, 1);
     assert_eq!(reaction.decreased, 1);
 }
 
@@ -373,23 +373,23 @@ fn quiet_packets_are_proportional_to_the_rate() {
     assert_eq!(f.quiet(), full);
 }
 
-/// The loop in packets: `rtt` packet times at full rate, the agent `delay` departures behind.
-/// Returns for each decrease the packet whose mark caused it.
+/// The loop in packets: `rtt` packet times at full rate, the agent `delay` departures behind. Returns for each decrease the
+/// packet whose mark caused it.
 fn run(marks: &[bool], rtt: u32, delay: u32) -> Vec<u32> {
     let policy = Policy::new(Function::Fimd, Ratio::new(1, 65_536), Policy::HP_M).unwrap();
     let mut f = flow();
-    let (mut enforced, mut told, mut force) = (ONE, None, 0u64);
+    let (mut enforced, mut notified, mut force) = (ONE, None, 0u64);
     let mut echoed = 0;
     let mut ce = 0;
     let mut caused = Vec::new();
     let last = marks.len() as u32;
     for departed in 1..=last {
-        if let Some((at, ipd, decrease)) = told
+        if let Some((at, ipd, decrease)) = notified
             && departed >= at
         {
             enforced = ipd;
             force = in_force(decrease, departed);
-            told = None;
+            notified = None;
         }
         let lag = (u64::from(rtt) * ONE / enforced) as u32;
         while echoed + lag < departed {
@@ -406,13 +406,13 @@ fn run(marks: &[bool], rtt: u32, delay: u32) -> Vec<u32> {
             };
             let delta = f.echo.on_echo(&e, departed, departed, f.quiet()).unwrap();
             assert_eq!(delta.packets, 1);
-            let (reaction, tell) = f.respond(&policy, &delta, force, departed, LINK, 1);
+            let (reaction, notify) = f.respond(&policy, &delta, force, departed, LINK, 1);
             if reaction.decreased != 0 {
-                assert!(tell);
+                assert!(notify);
                 caused.push(echoed);
-                // In force once so many more have left, and then for all but the next.
-                told = Some((departed + 1 + delay, f.response.ipd, f.decreases as u32));
-            } else if tell && told.is_none() {
+                // In force once this many more have departed, and then for all but the next.
+                notified = Some((departed + 1 + delay, f.response.ipd, f.decreases as u32));
+            } else if notify && notified.is_none() {
                 enforced = f.response.ipd;
             }
         }
@@ -426,21 +426,20 @@ fn one_event_gives_one_decrease() {
     // Packets 10 to 16 are marked: a round trip of 3, the agent 4 behind.
     let marks: Vec<bool> = (1..=60).map(|k| (10..=16).contains(&k)).collect();
     assert_eq!(run(&marks, 3, 4), [10]);
-    // Marks that go on: the echo of 10 comes when 13 have left, the rate is in force when 17 have,
-    // from number 19 on.
+    // Marks continue: the echo of 10 arrives when 13 have departed, the rate is in force when 17 have, from number 19 on.
     let marks: Vec<bool> = (1..=25).map(|k| k >= 10).collect();
     assert_eq!(run(&marks, 3, 4), [10, 19]);
-    // An agent that never answers: the flow goes on with its first decrease.
+    // An agent that never reacts: the flow keeps its first decrease.
     let marks = [true; 100];
     assert_eq!(run(&marks, 3, 1000), [1]);
 }
 
 proptest! {
-    /// Between two decreases lie at least the packets that left before the first was in force, and
-    /// a mark on the next one behind them counts.
+    /// Between two decreases lie at least the packets that departed before the first was in force, and a mark on the
+    /// next one after them counts.
     #[test]
     fn rounds(
-        // 16 decreases at most: the floor, where one more changes nothing.
+        // 16 decreases at most: at the floor another one changes nothing.
         marks in prop::collection::vec(prop::bool::weighted(0.3), 1..32),
         always in any::<bool>(),
         rtt in 0..=3u32,
@@ -454,7 +453,7 @@ proptest! {
         }
         for pair in caused.windows(2) {
             prop_assert!(marks[pair[1] as usize - 1]);
-            // The echo came `lag` >= 0 later, the agent `delay` after that.
+            // The echo arrived `lag` >= 0 later, the agent reacted `delay` after that.
             prop_assert!(pair[1] > pair[0] + delay + 1, "{:?}", caused);
             let end = pair[1] as usize - 1;
             let start = end.min((pair[0] + rtt + delay + 1) as usize);
@@ -475,9 +474,9 @@ fn the_pause_follows_the_link_within_the_period() {
     assert_eq!(batch_delay(1_000_000, u64::MAX), 1_000_000);
 }
 
-/// A receiver whose echoes come is not replaced by one that claims to have begun anew.
+/// A receiver whose echoes arrive is not replaced by one that claims to have restarted.
 #[test]
-fn a_receiver_begins_anew_when_the_old_one_is_silent() {
+fn a_restarted_receiver_is_accepted_when_the_old_one_is_silent() {
     let echo = |sequence, packets| Echo {
         protocol: 17,
         sequence,
@@ -488,7 +487,7 @@ fn a_receiver_begins_anew_when_the_old_one_is_silent() {
     f.sent_packets = 1000;
     let mut now = 1_000_000_000;
     f.created_ns = now;
-    // The first echo cannot be of more than was sent.
+    // The first echo cannot report more than was sent.
     assert!(f.on_echo(&echo(7, 1001), 1000, 0, now).is_err());
     f.on_echo(&echo(100, 1000), 1000, 0, now).unwrap();
     f.last_echo_ns = now;
@@ -513,8 +512,8 @@ fn a_receiver_begins_anew_when_the_old_one_is_silent() {
     assert!(f.on_echo(&echo(6, 6), 1000, 0, now).is_ok());
 }
 
-/// Nobody is believed in the receiver's place while its echoes may still come: of a flow that sends seldom, or is limited
-/// to a low rate, or where echoes are seldom.
+/// No other echoes are accepted in the receiver's place while its echoes may still arrive: of a flow that sends rarely,
+/// or is limited to a low rate, or where echoes are rare.
 #[test]
 fn a_slow_flow_waits_for_its_receiver() {
     const MS: u64 = 1_000_000;

@@ -1,4 +1,4 @@
-//! Fractional steps against their equations, in floating point.
+//! Fractional steps compared with their equations in floating point.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -29,7 +29,7 @@ fn interval(state: &State, packet_ns: u64) -> f64 {
     state.ipd as f64 / ONE as f64 * packet_ns as f64 * 1e-9
 }
 
-/// A flow at this pace, whose last echo came an interval before [`START_NS`].
+/// A flow at this rate, whose last echo arrived an interval before [`START_NS`].
 fn at(interval_ns: u64, packet_ns: u64) -> State {
     State {
         ipd: (u128::from(interval_ns) * u128::from(ONE) / u128::from(packet_ns)) as u64,
@@ -55,23 +55,23 @@ const RECOVERY: f64 = 2.5;
 /// Marks that lower the rate of a slow flow by e.
 const STEP_PACKETS: f64 = 100.0;
 
-/// Most that a train of marks lowers a rate by at once.
+/// Maximum decrease by a train of marks at once.
 const TRAIN_ALLOWANCE: f64 = 1.0 / 16.0;
 
-/// When tests begin: long after the machine started.
+/// Start of the tests: long after the machine booted.
 const START_NS: u64 = 1_000_000_000;
 
-/// Interval that an increase goes by, seconds: t' of the module's text.
+/// Interval by which an increase is computed, seconds: t' of the module's documentation.
 fn slowed(t: f64) -> f64 {
     1.2e-4 + t * 0.08 / (0.08 + t)
 }
 
-/// w of the module's text at an interval in seconds.
+/// w of the module's documentation at an interval in seconds.
 fn weight(t: f64) -> f64 {
     weight_of_mark(t, t)
 }
 
-/// The same of a mark, with the time since the last echo.
+/// The same for a mark, with the time since the last echo.
 fn weight_of_mark(t: f64, apart: f64) -> f64 {
     (t / (t + 75e-6)).max(0.125) * (1.0 + (apart / 0.014).min(2.0))
 }
@@ -86,7 +86,7 @@ fn one_packet_is_one_step() {
             (Function::Aimd, (t / 1e-3).powi(2), t / 1e-3),
         ] {
             let policy = policy(function, PACKET_NS);
-            // At the flow's own pace, and after 14 ms.
+            // At the flow's own rate, and after 14 ms.
             for apart_ns in [interval_ns, interval_ns.max(14_000_000)] {
                 let mut marked = at(interval_ns, PACKET_NS);
                 marked.last_ns = START_NS - apart_ns;
@@ -128,7 +128,7 @@ fn the_rate_settles_where_marks_and_recovery_balance() {
             let t = interval(&state, packet_ns);
             let p = f64::from(marks.0) / f64::from(marks.1);
             let (got, want) = (slowed(t) * STEP_PACKETS / RECOVERY, p / (1.0 - p));
-            // The last step was up or down.
+            // Whether the last step was up or down.
             let within = 0.05 + weight(t) / STEP_PACKETS;
             assert!((got / want - 1.0).abs() < within, "{marks:?}: {got} {want}");
         }
@@ -153,7 +153,7 @@ fn a_rate_grows_in_its_time() {
     assert!((passed - 1.0).abs() < 0.02, "{passed}");
 }
 
-/// Echoes of one marked packet each, `every_ns`; returns when the next one would come.
+/// Echoes of one marked packet each, every `every_ns`; returns when the next one would arrive.
 fn marked_every(
     state: &mut State,
     policy: &Policy,
@@ -173,7 +173,7 @@ fn detect_overload_is_answered_by_what_arrives() {
     let marked_every = |state: &mut State, every_ns: u64, packets: u64| {
         marked_every(state, &policy, START_NS, every_ns, packets)
     };
-    // The limit is 16 times what arrives: 5/8 of that, after the first packet and 4 more, of which one is left out.
+    // The limit is 16 times the arrival rate: 5/8 of that, after the first packet and 4 more, of which one is left out.
     let mut state = at(PACKET_NS, PACKET_NS);
     marked_every(&mut state, 16 * PACKET_NS, 5);
     let t = interval(&state, PACKET_NS) / (25.6e-9 * PACKET_NS as f64);
@@ -183,12 +183,12 @@ fn detect_overload_is_answered_by_what_arrives() {
     marked_every(&mut state, 20 * PACKET_NS, 12);
     let t = interval(&state, PACKET_NS) / (1e-8 * PACKET_NS as f64);
     assert!((1.5..1.8).contains(&t), "{t}");
-    // As the limit says: steps only.
+    // At the limit's rate: steps only.
     let mut state = at(10 * PACKET_NS, PACKET_NS);
     marked_every(&mut state, 10 * PACKET_NS, 12);
     let t = interval(&state, PACKET_NS) / (1e-8 * PACKET_NS as f64);
     assert!((1.05..1.2).contains(&t), "{t}");
-    // One of five that was not marked is overload all the same, two are not.
+    // One unmarked packet of five is overload all the same, two are not.
     let mut state = at(10 * PACKET_NS, PACKET_NS);
     let next = marked_every(&mut state, 20 * PACKET_NS, 6);
     state.on_echo(&policy, echo(1, 0), next);
@@ -205,7 +205,7 @@ fn detect_overload_is_answered_by_what_arrives() {
     assert!(interval(&state, PACKET_NS) < before * 1.05);
 }
 
-/// Echoes come as fast as the limit says, but for one pause in which the machine stood still.
+/// Echoes arrive at the limit's rate, except for one pause in which the machine stalled.
 #[test]
 fn a_pause_is_no_overload() {
     let policy = policy(Function::Lipd, PACKET_NS);
@@ -226,7 +226,7 @@ fn a_pause_is_no_overload() {
     }
 }
 
-/// Two CPUs that take echoes of one flow look at the clock before they take turns.
+/// Two CPUs that process echoes of one flow read the clock before they take the lock.
 #[test]
 fn an_echo_from_the_past_is_no_overload() {
     let policy = policy(Function::Lipd, PACKET_NS);
@@ -241,7 +241,7 @@ fn an_echo_from_the_past_is_no_overload() {
     assert!(1.0 < slower && slower < 1.07, "{slower}");
 }
 
-/// At 1 Gbit/s packets wait while a CPU does something else, twice within 3 ms, and their marks arrive together.
+/// At 1 Gbit/s packets wait while a CPU is busy, twice within 3 ms, and their marks arrive together.
 #[test]
 fn two_stalls_of_a_fast_flow_are_no_overload() {
     let packet_ns = 12_112;
@@ -263,7 +263,7 @@ fn two_stalls_of_a_fast_flow_are_no_overload() {
     assert!((25.0..27.0).contains(&slower), "{slower}");
 }
 
-/// To a slow flow a time without an echo says something: TCP that lost most of a window gets few marks.
+/// For a slow flow a time without an echo is information: TCP that lost most of a window gets few marks.
 #[test]
 fn a_slow_flow_that_waits_is_overload() {
     let policy = policy(Function::Lipd, PACKET_NS);
@@ -273,7 +273,7 @@ fn a_slow_flow_that_waits_is_overload() {
         marked_every(&mut state, &policy, next + 60_000_000, every_ns / 8, 3);
         interval(&state, PACKET_NS) / (1e-9 * every_ns as f64)
     };
-    // Of a flow with 1 ms between packets the machine stood still; three marks are steps.
+    // At 1 ms between packets the machine stalled; three marks are steps.
     let t = lowered(1_000_000);
     assert!((1.0..1.2).contains(&t), "{t}");
     // Three packets in 52 ms of the 60, and 5/8 of the rate of what arrives.
@@ -336,7 +336,7 @@ fn a_train_of_marks_lowers_a_rate_once() {
 }
 
 proptest! {
-    /// Whatever is fed: within bounds, a mark never raises a rate, its absence never lowers one.
+    /// For any input: within bounds, a mark never raises a rate, its absence never lowers one.
     #[test]
     fn within_bounds(
         function in prop::sample::select(vec![Function::Lipd, Function::Fimd, Function::Aimd]),
@@ -363,8 +363,8 @@ proptest! {
     }
 }
 
-/// Rate after `seconds` without marks, beside that at the beginning; `said`: what echoes say of the way.
-fn growth(said: Headroom, seconds: f64) -> f64 {
+/// Ratio of the rates after `seconds` without marks and at the start; `headroom`: as echoes report it.
+fn growth(headroom: Headroom, seconds: f64) -> f64 {
     let policy = policy(Function::Lipd, PACKET_NS);
     let mut state = at(1_200_000, PACKET_NS);
     let before = interval(&state, PACKET_NS);
@@ -372,7 +372,7 @@ fn growth(said: Headroom, seconds: f64) -> f64 {
     while now < seconds {
         now += interval(&state, PACKET_NS);
         let now_ns = START_NS + (now * 1e9) as u64;
-        state.on_headroom(said as u32, now_ns);
+        state.on_headroom(headroom as u32, now_ns);
         state.on_echo(&policy, echo(1, 0), now_ns);
     }
     before / interval(&state, PACKET_NS)
@@ -381,9 +381,15 @@ fn growth(said: Headroom, seconds: f64) -> f64 {
 #[test]
 fn where_there_is_room_a_flow_has_nearly_all_of_it_back_within_a_fifth_of_a_second() {
     assert!(growth(Headroom::Free, 0.2) > 9.0);
-    for said in [Headroom::Busy, Headroom::Unknown] {
-        let (got, want) = (growth(said, 0.2), (weight(1.2e-3) * 0.2 / RECOVERY).exp());
-        assert!((got / want - 1.0).abs() < 0.05, "{said:?}: {got} {want}");
+    for headroom in [Headroom::Busy, Headroom::Unknown] {
+        let (got, want) = (
+            growth(headroom, 0.2),
+            (weight(1.2e-3) * 0.2 / RECOVERY).exp(),
+        );
+        assert!(
+            (got / want - 1.0).abs() < 0.05,
+            "{headroom:?}: {got} {want}"
+        );
     }
 }
 
@@ -414,7 +420,7 @@ fn a_mark_or_a_busy_port_ends_what_room_there_was() {
     }
 }
 
-/// Who has less than its share is not marked though the port is busy.
+/// A flow below its share is not marked though the port is busy.
 #[test]
 fn a_flow_that_is_not_marked_grows_faster_after_400_ms() {
     let grown = |pause_ns: u64| {
@@ -435,7 +441,7 @@ fn a_flow_that_is_not_marked_grows_faster_after_400_ms() {
     };
     let (busy, _) = grown(0);
     assert!(busy > 8.0, "{busy}");
-    // One that has nothing to send does not: pauses do not count.
+    // A flow that has nothing to send does not grow: pauses do not count.
     let (idle, sent) = grown(100_000_000);
     let plain = (weight(1.2e-3) * sent / RECOVERY).exp();
     assert!((idle / plain - 1.0).abs() < 0.01, "{idle} {plain}");

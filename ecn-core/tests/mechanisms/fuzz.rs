@@ -1,5 +1,5 @@
-//! The cursor and the echo parser on anything: frames by construction, the same with bytes changed, and
-//! noise; beside etherparse, which knows nothing of this code.
+//! The cursor and the echo parser with any input: constructed frames, the same with changed bytes, and noise; compared with
+//! etherparse, an independent implementation.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -18,7 +18,7 @@ use proptest::prelude::*;
 
 const CASES: u32 = 10_000;
 
-/// A frame that tells when something behind its end was asked for and given.
+/// A frame that records whether bytes behind its end were read.
 struct Watched<'a> {
     bytes: &'a [u8],
     reads: Cell<u32>,
@@ -41,7 +41,7 @@ impl Read for Watched<'_> {
     }
 }
 
-/// Everything that the cursor says of a frame.
+/// Everything that the cursor reports of a frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Found {
     ip: Ip,
@@ -69,7 +69,7 @@ fn find(frame: &[u8]) -> Result<Found, Pass> {
     })
 }
 
-/// What must hold of any frame.
+/// Invariants of any frame.
 fn consistent(frame: &[u8]) {
     let Ok(found) = find(frame) else {
         return;
@@ -88,8 +88,8 @@ fn consistent(frame: &[u8]) {
     remarked(frame, &found);
 }
 
-/// Writes another ECN field as the programs do: nothing else may differ, and the header's checksum is as
-/// right or as wrong as it was.
+/// Writes another ECN field as the programs do: nothing else may change, and the header's checksum is as right or as wrong
+/// as before.
 fn remarked(frame: &[u8], found: &Found) {
     let (ip, at) = (found.ip, found.ip.l3 as usize);
     for codepoint in 0..4 {
@@ -142,7 +142,7 @@ fn compare(frame: &[u8]) -> bool {
         Some(NetSlice::Ipv6(v6)) => {
             let h = v6.header();
             assert_eq!((ip.version, ip.ecn()), (6, h.traffic_class() & 3));
-            // Without a stated length etherparse takes the padding for payload.
+            // Without a stated length etherparse treats the padding as payload.
             if h.payload_length() == 0 {
                 return false;
             }
@@ -152,7 +152,7 @@ fn compare(frame: &[u8]) -> bool {
         other => panic!("ours is {found:?}, theirs {other:?}"),
     };
     assert_eq!((found.src, found.dst), (src, dst));
-    // It goes on behind a fragment header, and through any number of others.
+    // It continues behind a fragment header, and through any number of others.
     assert!(fragment || !ip.fragment);
     if ip.fragment || is_extension(ip.protocol) {
         return true;
@@ -200,14 +200,14 @@ fn is_extension(next: u8) -> bool {
     .contains(&next)
 }
 
-/// A frame, and what must be found in it.
+/// A frame, and the expected result.
 #[derive(Clone, Debug)]
 struct Built {
     bytes: Vec<u8>,
     expected: Result<Found, Pass>,
 }
 
-/// Upper layers: protocol, header, its length as transport header, what is found of it.
+/// Upper layers: protocol, header, its length as transport header, expected result.
 fn upper() -> impl Strategy<Value = (u8, Vec<u8>, Transport)> {
     let ports = any::<(u16, u16)>();
     prop_oneof![
@@ -336,7 +336,7 @@ fn global(rest: [u8; 14]) -> [u8; 16] {
     address
 }
 
-/// The source by which shares are counted, of an address or one of IPv4 that is mapped.
+/// The source to which shares are attributed, of an address or one of IPv4 that is mapped.
 fn source(address: &[u8; 16], v6: bool) -> u32 {
     let word = |at: usize| u32::from_ne_bytes(address[at..at + 4].try_into().expect("a word"));
     if v6 {
@@ -352,7 +352,7 @@ fn built() -> impl Strategy<Value = Built> {
         any::<[u8; 12]>(),
         0..70usize,
     );
-    // Global addresses; control traffic is tested by itself.
+    // Global addresses; control traffic has its own test.
     let network = (
         any::<bool>(),
         any::<[u8; 14]>(),
@@ -450,9 +450,9 @@ fn built() -> impl Strategy<Value = Built> {
     )
 }
 
-/// Changes of a frame: bytes written, bytes cut off at the end.
+/// Mutations of a frame: bytes written, bytes cut off at the end.
 fn mutated() -> impl Strategy<Value = Vec<u8>> {
-    // Most of what decides lies in the first bytes.
+    // Most relevant fields are in the first bytes.
     let place = prop_oneof![3 => 12..80usize, 1 => 0..400usize];
     let changes = proptest::collection::vec((place, any::<u8>()), 0..6);
     let cut = prop_oneof![2 => Just(None), 1 => (0..400usize).prop_map(Some)];
@@ -499,7 +499,7 @@ proptest! {
         compare(&frame);
     }
 
-    /// Whatever arrives as an echo: no panic; what is read is written the same again.
+    /// Any input as an echo: no panic; what is parsed is written unchanged.
     #[test]
     fn echoes_of_noise(bytes in any::<[u8; echo::LEN]>(), known in any::<bool>()) {
         let mut bytes = bytes;
@@ -519,8 +519,8 @@ proptest! {
         }
     }
 
-    /// A sender between honest echoes and forged ones: it never believes in more packets than it
-    /// sent, nor in more marks than packets, and a refused echo changes nothing.
+    /// A sender that receives true and forged echoes: it never accepts more packets than it sent, nor more marks than
+    /// packets, and a refused echo changes nothing.
     #[test]
     fn a_sender_among_forgers(
         steps in proptest::collection::vec(
@@ -530,7 +530,7 @@ proptest! {
     ) {
         let mut sender = Sender::new();
         let (mut sent, mut received, mut number) = (0u32, 0u32, 0u16);
-        let (mut news_packets, mut news_ce, mut resyncs) = (0u64, 0u64, 0u64);
+        let (mut new_packets, mut new_ce, mut resyncs) = (0u64, 0u64, 0u64);
         for (more, forged, near) in steps {
             sent = sent.wrapping_add(more);
             // One in four forgeries is close to the truth.
@@ -553,8 +553,8 @@ proptest! {
                 Ok(delta) => {
                     prop_assert!(delta.ce <= delta.packets, "{:?}", delta);
                     prop_assert!(delta.packets <= sent, "{:?} of {}", delta, sent);
-                    news_packets += u64::from(delta.packets);
-                    news_ce += u64::from(delta.ce);
+                    new_packets += u64::from(delta.packets);
+                    new_ce += u64::from(delta.ce);
                     if before.refused >= echo::REFUSALS {
                         resyncs += 1;
                     }
@@ -565,15 +565,15 @@ proptest! {
                 }
             }
         }
-        // Unless it took the receiver for a new one, which may begin anywhere.
+        // Unless it accepted a restart of the receiver, which may begin anywhere.
         if resyncs == 0 {
-            prop_assert!(news_packets <= u64::from(sent), "{} of {}", news_packets, sent);
-            prop_assert!(news_ce <= news_packets);
+            prop_assert!(new_packets <= u64::from(sent), "{} of {}", new_packets, sent);
+            prop_assert!(new_ce <= new_packets);
         }
     }
 }
 
-/// The comparison is no empty one.
+/// The comparison is not vacuous.
 #[test]
 fn most_changed_frames_are_compared() {
     use proptest::{strategy::ValueTree as _, test_runner::TestRunner};

@@ -1,5 +1,5 @@
-//! The counters of the marking policies against the papers' own form: lists of waiting packets per
-//! input buffer, scanned whenever a count is wanted.
+//! The counters of the marking policies compared with the papers' own form: lists of waiting packets per input buffer,
+//! scanned whenever a count is needed.
 
 use std::collections::BTreeSet;
 
@@ -23,14 +23,14 @@ fn policy(marking: Marking, mark_at: MarkAt, buffer: u32, threshold: u32, ports:
 
 const PLACES: [MarkAt; 2] = [MarkAt::Arrival, MarkAt::Departure];
 
-/// A waiting packet, of which `left` segments are still here.
+/// A waiting packet, of which `left` segments are still queued.
 #[derive(Clone, Debug)]
 struct Waiting {
     id: usize,
     output: u8,
     left: u32,
     markable: bool,
-    /// Taken out of the queue, but not all of its segments have left.
+    /// Taken from the queue, but not all of its segments have departed.
     leaving: bool,
 }
 
@@ -43,8 +43,8 @@ struct Model {
     /// Segments due and not marked (less than 0: marked and not due), per output; of inputs with naive
     /// marking.
     credit: [i64; 256],
-    /// Outputs that a full buffer ever held a packet for, that ever had too many waiting, and
-    /// inputs whose buffer was ever full.
+    /// Outputs for which a full buffer ever held a packet, outputs that ever had too many waiting, and inputs whose
+    /// buffer was ever full.
     congested: BTreeSet<u8>,
     full: BTreeSet<u8>,
 }
@@ -125,7 +125,7 @@ impl Model {
     fn on_enqueue(&mut self, id: usize, i: u8, o: u8, n: u32, markable: bool) -> Decision {
         let arrival = self.policy.mark_at == MarkAt::Arrival as u32;
         if arrival {
-            // Only what waits ahead can still be meant.
+            // Only packets that wait ahead can still be meant.
             self.to_mark_from[i as usize] = self.to_mark_from[i as usize].min(self.occupancy(i));
             self.cnt2[o as usize] = self.cnt2[o as usize].min(self.cnt1(o));
         }
@@ -255,7 +255,7 @@ fn any_policy(ports: u32) -> impl Strategy<Value = Policy> {
     )
 }
 
-/// Model and switch agree, in every count.
+/// Model and switch agree in every count.
 fn check<const N: usize>(switch: &Switch<N>, model: &Model, slots: &[u8]) {
     for &a in slots {
         let port = &switch.ports[a as usize];
@@ -317,9 +317,9 @@ struct Both<'a, const N: usize> {
     slots: &'a [u8],
     switch: Box<Switch<N>>,
     model: Model,
-    /// Packets that have left, by output.
+    /// Packets that have departed, by output.
     on_wire: [u32; 256],
-    /// Of them, those marked as they left.
+    /// Of them, those marked at departure.
     decided: [u64; 256],
     arrival_marks: u64,
 }
@@ -366,7 +366,7 @@ impl<'a, const N: usize> Both<'a, N> {
         }
     }
 
-    /// Packets that wait, and their inputs.
+    /// Waiting packets, and their inputs.
     fn waiting(&self, which: impl Fn(&Waiting) -> bool) -> Vec<(u8, Waiting)> {
         let buffers = self.model.buffers.iter().enumerate();
         buffers
@@ -387,7 +387,7 @@ impl<'a, const N: usize> Both<'a, N> {
         let (i, p) = under_way.unwrap_or_else(|| candidates[pick % candidates.len()].clone());
         let n = if whole { p.left } else { 1 };
         let want = self.model.on_dequeue(i, p.id, o, n, p.markable);
-        // A packet of which segments are left is in the queue no more.
+        // A packet with segments left is no longer in the queue.
         let queue = self.model.queue(o);
         let backlog = if known { queue } else { BACKLOG_UNKNOWN };
         let (policy, switch) = (&self.policy, &mut self.switch);
@@ -410,7 +410,7 @@ impl<'a, const N: usize> Both<'a, N> {
         }
     }
 
-    /// Nothing waits any more: what all counters say then.
+    /// All counters when nothing waits any more.
     fn check_empty(mut self) {
         let switch = &self.switch;
         assert!(switch.waiting.iter().flatten().all(|w| *w == 0));
@@ -610,7 +610,7 @@ fn naive_marks_the_full_buffer() {
         ],
         [1, 1]
     );
-    // The one that came after the trigger.
+    // The packet that arrived after the trigger.
     assert_eq!(dequeue(&mut s, &p, REMOTE, ROOT), 0);
     assert_eq!((s.ports[10].marked, s.ports[11].marked), (3, 1));
 }
@@ -684,7 +684,7 @@ fn output_trigger_strictly_above_the_threshold() {
     };
     assert_eq!(put(&mut s, &p, REMOTE, ROOT), fired);
     assert_eq!(s.ports[10].cnt2, 5);
-    // Every arrival above it fires, not only the crossing: crossing alone locks up.
+    // Every arrival above it triggers, not only the crossing: triggering only at the crossing locks up.
     assert_eq!(put(&mut s, &p, REMOTE, ROOT), fired);
     assert_eq!((s.ports[10].cnt2, s.ports[10].output_triggers), (6, 2));
     // Neither mechanism 1 nor 2 has it.
@@ -775,7 +775,7 @@ fn cut_through_is_not_marked_by_its_own_trigger() {
         for _ in 0..3 {
             put(&mut s, &p, REMOTE, ROOT);
         }
-        // The victim's packet finds its link free.
+        // The victim's packet finds its link idle.
         assert_eq!(put(&mut s, &p, REMOTE, VICTIM), trigger());
         assert_eq!((s.ports[10].cnt2, s.ports[11].cnt2), (3, 0));
         assert_eq!(s.waiting[1][11], 1);
@@ -792,7 +792,7 @@ fn arrival_marking_marks_those_behind() {
     let mut s = full_remote_buffer(&p);
     assert_eq!(s.ports[10].cnt2, 5);
     assert_eq!(dequeue(&mut s, &p, 2, ROOT), 0);
-    // The next to come for the root link takes one, whatever its input.
+    // The next to arrive for the root link takes one, whatever its input.
     assert_eq!(put(&mut s, &p, 5, ROOT).mark, 1);
     // 4 waited ahead of it, so that 4 marks stood; it took one.
     assert_eq!(s.ports[10].cnt2, 3);
@@ -942,7 +942,7 @@ fn departures_of_packets_never_counted() {
     let p = policy(Marking::Input, MarkAt::Departure, 4, 0, 16);
     let mut s = Switch::<16>::default();
     put(&mut s, &p, 2, ROOT);
-    // Queued before the counting began.
+    // Queued before counting began.
     for _ in 0..10 {
         dequeue(&mut s, &p, 3, ROOT);
         s.on_drop(3, ROOT, 2);
@@ -967,7 +967,7 @@ fn missed_departures_are_repaired_after_a_window() {
     let p = policy(Marking::None, MarkAt::Departure, 4, 0, 16);
     for missed_by_drop in [false, true] {
         let mut s = Switch::<16>::default();
-        // 6 of input 2 and 3 of input 3 never leave for us.
+        // 6 of input 2 and 3 of input 3 never depart, by the counters.
         for (i, n) in [(2, 6), (3, 3)] {
             for _ in 0..n {
                 put(&mut s, &p, i, ROOT);
@@ -1037,7 +1037,7 @@ fn a_transient_excess_is_not_repaired() {
             "round {round}"
         );
     }
-    // Only the least excess of a window is taken for missed.
+    // Only the minimum excess of a window counts as missed.
     let mut s = Switch::<16>::default();
     for _ in 0..5 {
         put(&mut s, &p, 2, ROOT);
@@ -1085,7 +1085,7 @@ fn missed_super_packets_are_repaired_when_the_queue_is_empty() {
     let p = policy(Marking::None, MarkAt::Departure, 4, 0, 16);
     let mut s = Switch::<16>::default();
     s.on_enqueue(&p, 2, ROOT, 10, true);
-    // The queue counts super-packets, we segments: not comparable.
+    // The queue counts super-packets, the counters segments: not comparable.
     for _ in 0..100 {
         s.on_enqueue(&p, 3, ROOT, 4, true);
         s.on_dequeue(&p, 3, ROOT, 4, true, 3);
@@ -1154,7 +1154,7 @@ proptest! {
                 prop_assert_eq!(s.ports[x].cnt1, before.ports[x].cnt1, "others still wait");
             }
         }
-        // Its packets that still leave find nothing of their own, and take nobody else's.
+        // Its packets that still depart find no counts of their own, and take no others'.
         let now = s.clone();
         for o in 0..16 {
             s.on_dequeue(&p, gone, o, 1, true, BACKLOG_UNKNOWN);

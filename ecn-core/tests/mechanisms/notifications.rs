@@ -1,4 +1,4 @@
-//! Notifications of a port, BCN and QCN: what is sampled, who is notified, and how flows react.
+//! Notifications of a port, BCN and QCN: what is sampled, which sources are notified, and how flows react.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -94,7 +94,7 @@ fn bcn_is_for_all_beyond_the_equilibrium_and_for_tagged_flows_before() {
     assert_eq!(long.0 & Sample::FALLS, Sample::FALLS);
     assert!(long.is_for(false) && long.is_for(true));
     assert_eq!(Feedback::from_word(long.0 as u32).offset_bytes, -1_472);
-    // Shrinking fast, it may rise: only who is slowed down hears of it, though the queue is beyond the equilibrium.
+    // Shrinking fast, it may increase: only slowed-down sources are notified, although the queue is beyond the equilibrium.
     point.sampled.sampled_bytes = 20 * FRAME;
     let mut at = |waiting| point.sample(&sampling, 1, FRAME, waiting).unwrap();
     let shrinking = at(9);
@@ -108,7 +108,7 @@ fn bcn_is_for_all_beyond_the_equilibrium_and_for_tagged_flows_before() {
 }
 
 #[test]
-fn nothing_to_say_is_not_said_as_a_stop() {
+fn zero_feedback_is_not_sent_as_a_stop() {
     let mut sampling = sampling(Kind::Bcn);
     let mut point = Point::default();
     assert_eq!(
@@ -122,7 +122,7 @@ fn nothing_to_say_is_not_said_as_a_stop() {
     assert!(stop.is_for(false) && stop.0 & Sample::FALLS != 0);
 }
 
-/// BCN counts packets, QCN bytes, and samples the sooner the more it has to say.
+/// BCN counts packets, QCN bytes, and QCN samples sooner with larger feedback.
 #[test]
 fn queues_are_sampled_after_packets_or_bytes() {
     let between = |sampling: &Sampling, waiting| {
@@ -170,7 +170,7 @@ fn a_port_remembers_whom_it_slowed_down() {
 #[test]
 fn only_the_point_that_lowered_a_rate_raises_it() {
     let (policy, mut flow) = (policy(), Reaction::new());
-    let mut hear = |point, sequence, word| {
+    let mut receive = |point, sequence, word| {
         flow.on_notification(
             &policy,
             &notification(Kind::Bcn, point, sequence, word),
@@ -179,17 +179,17 @@ fn only_the_point_that_lowered_a_rate_raises_it() {
         );
         flow.rate()
     };
-    assert_eq!(hear(1, 1, word(4, 0)), None);
-    let lowered = hear(1, 2, word(-32, 0)).unwrap();
+    assert_eq!(receive(1, 1, word(4, 0)), None);
+    let lowered = receive(1, 2, word(-32, 0)).unwrap();
     assert!(lowered.abs_diff(LINE * 3 / 4) < LINE / 1_000, "{lowered}");
-    assert_eq!(hear(2, 1, word(8, 0)), Some(lowered));
-    assert!(hear(1, 3, word(2, 0)).unwrap() > lowered);
+    assert_eq!(receive(2, 1, word(8, 0)), Some(lowered));
+    assert!(receive(1, 3, word(2, 0)).unwrap() > lowered);
     // Until another one lowers it.
-    let lowered = hear(2, 2, word(-8, 0)).unwrap();
-    assert_eq!(hear(1, 4, word(2, 0)), Some(lowered));
-    // B6: at the link's rate the limiter is gone.
+    let lowered = receive(2, 2, word(-8, 0)).unwrap();
+    assert_eq!(receive(1, 4, word(2, 0)), Some(lowered));
+    // B6: at the link's rate the limiter is removed.
     for sequence in 3..40 {
-        if hear(2, sequence, word(8, 0)).is_none() {
+        if receive(2, sequence, word(8, 0)).is_none() {
             return;
         }
     }
@@ -273,7 +273,7 @@ fn a_flow_obeys_new_notifications_once() {
     assert_eq!(flow.rate_bytes_per_s, (rate + LINE).div_ceil(2));
     flow.sent_bytes += 75_000;
     assert!(flow.react(&policy, &CLOCK, LINE, SECOND + 151 * MS));
-    // And once it is back, at full rate.
+    // Once it is back, at full rate.
     let mut now = SECOND + 151 * MS;
     while flow.is_limited(LINE) {
         now += 150 * MS;
@@ -299,14 +299,14 @@ fn a_notification_of_tcp_quotes_what_was_sent() {
 }
 
 proptest! {
-    /// Whatever is heard and whenever: rates stay between the lowest and the link's.
+    /// For any notifications at any time, rates stay between the lowest and the link's.
     #[test]
     fn rates_keep_their_bounds(
-        heard in prop::collection::vec((0_u8..4, 0_u64..3, any::<u32>(), 0_u64..3 * SECOND, 0_u64..200_000), 1..200)
+        notifications in prop::collection::vec((0_u8..4, 0_u64..3, any::<u32>(), 0_u64..3 * SECOND, 0_u64..200_000), 1..200)
     ) {
         let (policy, mut flow) = (policy(), Flow::new());
         let mut now = SECOND;
-        for (sequence, (what, point, feedback, later, bytes)) in heard.into_iter().enumerate() {
+        for (sequence, (what, point, feedback, later, bytes)) in notifications.into_iter().enumerate() {
             now += later;
             flow.sent_bytes += bytes;
             let report = match what {

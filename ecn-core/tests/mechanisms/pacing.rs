@@ -1,4 +1,4 @@
-//! Departure times: never above the rate, nothing charged for what is dropped, no clock but the monotonic.
+//! Departure times: never above the rate, dropped packets are not charged, no clock but the monotonic one.
 
 use ecn_core::abi::HTB_MAJOR;
 use ecn_core::echo::FeedbackDelta;
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 const NOW: u64 = 1_000_000_000_000;
 const MBIT: u64 = 125_000;
-/// So much may wait that only the horizon counts.
+/// A limit so long that only the horizon counts.
 const ENDLESS: u64 = 1 << 40;
 const TCP: u64 = standing_queue_ns(true);
 
@@ -33,7 +33,7 @@ fn the_first_leaves_at_once_and_the_next_a_packet_time_later() {
     assert_eq!(send(NOW), NOW);
     assert_eq!(send(NOW), NOW + 10_000_000);
     assert_eq!(send(NOW + 15_000_000), NOW + 20_000_000);
-    // Idle: what was not sent is not made up for.
+    // Idle time is not made up for.
     assert_eq!(send(NOW + 90_000_000), NOW + 90_000_000);
     assert_eq!(send(NOW + 90_000_000), NOW + 100_000_000);
 }
@@ -51,7 +51,7 @@ fn a_higher_rate_holds_from_the_next_packet() {
     );
 }
 
-/// The two packets that wait leave within 2 ms, and would take 20 ms at the new rate.
+/// The two waiting packets leave within 2 ms, and would take 20 ms at the new rate.
 #[test]
 fn after_a_decrease_the_next_packet_makes_up_for_those_that_wait() {
     let mut pacer = Pacer::new();
@@ -101,7 +101,7 @@ fn what_is_dropped_is_not_charged() {
         );
     }
     assert_eq!(pacer, before);
-    // As soon as one has left there is room for one.
+    // As soon as one has departed there is room for one.
     let later = NOW + 30_000_000;
     assert_ne!(
         pacer.departure(later, 0, 1250, MBIT, 100 * 1250, TCP),
@@ -109,7 +109,7 @@ fn what_is_dropped_is_not_charged() {
     );
 }
 
-/// What waits at a low rate fills no queue at a high one: nothing is dropped when the rate rises.
+/// Packets waiting at a low rate do not fill the queue at a high one: nothing is dropped when the rate rises.
 #[test]
 fn a_rate_that_rises_finds_room() {
     let mut pacer = Pacer::new();
@@ -122,7 +122,7 @@ fn a_rate_that_rises_finds_room() {
         sent += 1250;
     }
     assert!((256 << 10..258 << 10).contains(&sent), "{sent}");
-    // Slowly, a bit with each packet: there is an end to it too.
+    // Slowly, a bit with each packet: this is limited, too.
     let (mut pacer, mut rate, mut sent) = (Pacer::new(), MBIT, 0u64);
     while pacer.departure(NOW, 0, 1250, rate, 64 << 10, TCP) != DROPPED {
         rate = (rate + rate / 64).min(1_000 * MBIT);
@@ -131,7 +131,7 @@ fn a_rate_that_rises_finds_room() {
     assert!(sent < 1 << 20, "{sent}");
 }
 
-/// A burst has all of the queue; who goes on sending more than the rate has a few milliseconds of it, from .1 s on.
+/// A burst has all of the queue; a sender that keeps exceeding the rate has a few milliseconds of it, from .1 s on.
 #[test]
 fn a_queue_that_stands_is_short() {
     let mut pacer = Pacer::new();
@@ -181,7 +181,7 @@ fn classes_go_through_priorities() {
             assert_eq!(class(priority(number, old)), number);
         }
     }
-    // What applications and other HTBs choose.
+    // Chosen by applications and other HTBs.
     for other in [0, 6, 7, 0x0001_0010, u32::from(HTB_MAJOR - 1) << 16 | 0x10] {
         assert_eq!(class(other), 0, "{other:x}");
     }
@@ -211,8 +211,8 @@ fn delta(packets: u32, ce: u32, position: u32, outstanding: u32) -> FeedbackDelt
     }
 }
 
-/// Ten packets are stamped when the first mark comes; the last of them leaves 9 ms later. Marks on
-/// these ten say nothing of the decreased rate, the next one does.
+/// Ten packets are stamped when the first mark arrives; the last of them departs 9 ms later. Marks on these ten do not
+/// reflect the decreased rate, the next one does.
 #[test]
 fn the_round_lasts_until_what_was_stamped_has_left() {
     let policy = Policy::hp(Function::Fimd);
@@ -254,7 +254,7 @@ fn a_decrease_with_nothing_waiting_is_in_force_at_once() {
 }
 
 proptest! {
-    /// The contract: in any interval at most rate x interval and one packet, at any sizes and pauses.
+    /// In any interval at most rate x interval and one packet, for any sizes and pauses.
     #[test]
     fn never_above_the_rate(
         rate in 1_000u64..20_000_000_000,
@@ -270,7 +270,7 @@ proptest! {
                 continue;
             }
             prop_assert!(at >= now);
-            // Only below this is the furthest time in the way.
+            // Only below this does the horizon not limit it.
             if bytes * 1_000_000_000 / rate < MAX_AHEAD_NS - HORIZON_NS {
                 departures.push((at, bytes));
             } else {
@@ -301,7 +301,7 @@ proptest! {
             if k > 0 {
                 sent += bytes;
             }
-            // Greedy, and held back by its socket.
+            // Greedy, and limited by its socket.
             now = now.max(at.saturating_sub(HORIZON_NS / 2));
         }
         let least = u128::from(sent) * 1_000_000_000 / u128::from(rate);

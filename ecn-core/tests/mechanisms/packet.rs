@@ -1,4 +1,4 @@
-//! Headers as other implementations write them, and as the RFCs draw them.
+//! Headers as other implementations write them, and as the RFCs define them.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -26,7 +26,7 @@ fn ethernet(types: &[u16], content: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// An IP header in a frame, with as much behind it as it states.
+/// An IP header in a frame, followed by the length that it states.
 fn frame(header: &[u8; IPV6]) -> Vec<u8> {
     let (ethertype, header_len, len) = if header[0] >> 4 == 4 {
         (
@@ -165,7 +165,7 @@ fn tags_in_the_bytes() {
             Err(Pass::Other),
         ),
         (&[0x9100, ETHERTYPE_IPV4], Err(Pass::Other)),
-        // What the EtherType says, the version does not.
+        // The version contradicts the EtherType.
         (&[ETHERTYPE_IPV6], Err(Pass::Malformed)),
         (&[ETHERTYPE_VLAN, ETHERTYPE_IPV6], Err(Pass::Malformed)),
         (&[0x0806], Err(Pass::Other)),
@@ -209,7 +209,7 @@ fn every_shorter_frame_is_refused() {
             };
             assert_eq!(read(&whole[..len]), Err(shorter), "{len} bytes");
         }
-        // Padding is no part of the packet.
+        // Padding does not belong to the packet.
         let padded = [&whole[..], &[0; 46]].concat();
         assert_eq!(read(&padded), read(&whole));
     }
@@ -381,7 +381,7 @@ fn extension_headers() {
         let ports = transport(&f[..], &ip).unwrap();
         assert_eq!((ports.src_port, ports.dst_port), (0x1234, 0x5678));
     }
-    // One more than are followed: a flow of addresses and of what comes next.
+    // One more than are followed: a flow of addresses and the next header.
     let f = extended(
         &[(protocol::DESTINATION, &options[..]); EXTENSIONS as usize + 1],
         protocol::UDP,
@@ -399,7 +399,7 @@ fn extension_headers() {
     assert_eq!(read(&f), Err(Pass::Malformed));
 }
 
-/// RFC 4302: nothing behind it may change, so TCP's flags are not ours to write.
+/// RFC 4302: nothing behind it may change, so TCP's flags must not be written.
 #[test]
 fn authentication_header() {
     let ah = [[protocol::TCP, 4].as_slice(), &[0; 22]].concat();
@@ -420,7 +420,7 @@ fn authentication_header() {
     assert_eq!((t.src_port, t.dst_port, t.tcp), (1, 2, None));
 }
 
-/// Of tunnels the outer headers only; ESP has no ports that one could read.
+/// Tunnels: outer headers only; ESP has no readable ports.
 #[test]
 fn outer_headers() {
     for protocol in [47, 50, 4, 41, 132 /* with too short a header below */] {
@@ -566,7 +566,7 @@ fn ipv4_control() {
     assert!(!is_control(&w));
     w[9] = protocol::IGMP;
     assert!(is_control(&w));
-    // Nothing of IPv6's rules: byte 6 is no next header.
+    // IPv6's rules do not apply: byte 6 is not a next header.
     let mut w = plain4();
     w[6] = 58;
     assert!(!is_control(&w));
@@ -615,7 +615,7 @@ fn tunnels() {
 #[test]
 fn neighbours_and_listeners() {
     for kind in 0..=255u8 {
-        // 128 and 129 are ping, which is traffic like any other.
+        // 128 and 129 are ping, which is ordinary traffic.
         let control = (130..=137).contains(&kind) || kind == 143;
         let expected = if control {
             Err(Pass::Control)

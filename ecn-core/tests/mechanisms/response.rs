@@ -1,6 +1,5 @@
-//! The response functions against the papers' closed forms and tables, and what must hold for
-//! every parameter. Reference values are computed here in floating point from the published
-//! equations; the functions under test compute in integers.
+//! The response functions compared with the papers' closed forms and tables, and invariants for every parameter. Reference
+//! values are computed here in floating point from the published equations; the functions under test use integers.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -232,7 +231,7 @@ fn increase_over_time() {
             }
             (t, ipd) = (after, next);
         }
-        // Whatever is left of the table is at full rate.
+        // The rest of the table is at full rate.
         assert!(points.all(|p| p[column] == 1.0), "{function:?}");
     }
 }
@@ -495,9 +494,9 @@ fn exponential_and_logarithm() {
     // Near 1 both keep their relative precision.
     for shift in 12..32 {
         let tiny = 1u64 << (LOG_FRAC - shift);
-        let gone = (1u64 << 62) - fixed::shrink(1 << 62, tiny);
+        let lost = (1u64 << 62) - fixed::shrink(1 << 62, tiny);
         let want = -(-(2f64.ln()) * (-f64::from(shift)).exp2()).exp_m1();
-        close(gone as f64 / (1u64 << 62) as f64, want, 2e-9);
+        close(lost as f64 / (1u64 << 62) as f64, want, 2e-9);
         let log = fixed::log2((1 << 60) + (1 << (60 - shift)), 60);
         let want = (-(shift as f64)).exp2().ln_1p() / 2f64.ln();
         close(log as f64 / (1u64 << LOG_FRAC) as f64, want, 1e-8);
@@ -604,7 +603,7 @@ const NOTHING: Reaction = Reaction {
 fn one_reaction_per_round() {
     let policy = Policy::hp(Function::Lipd);
     let mut state = State::new();
-    // Ten packets are out beyond the first mark: marks on those do not count, the next one does.
+    // Ten packets are outstanding beyond the first mark: marks on those do not count, the next one does.
     assert_eq!(state.on_echo(&policy, one(1, 100, 10), 0), CUT);
     assert_eq!((state.ipd, state.round_end), (2 * ONE, 110));
     for received in 101..=110 {
@@ -653,14 +652,14 @@ fn the_receivers_count_wraps() {
         );
     }
     assert_eq!(state.on_echo(&policy, one(1, 5, 8), 0), CUT);
-    // Half the number range later, without a mark in between, a mark still counts: with the plain
-    // serial comparison it would lie before the end of the round.
+    // Half the number range later, without a mark in between, a mark still counts: a plain serial comparison would place it
+    // before the end of the round.
     assert_eq!(state.on_echo(&policy, one(0, 20, 8), 0), NOTHING);
     assert_eq!(state.on_echo(&policy, one(1, (1 << 31) + 20, 8), 0), CUT);
     // The same if no echo at all came in between.
     let late = state.round_end.wrapping_sub(1 << 30);
     assert_eq!(state.on_echo(&policy, one(1, late, 8), 0), CUT);
-    // All of the number range later: the round is over for good.
+    // All of the number range later: the round is over.
     let mut state = State::new();
     state.on_echo(&policy, one(1, 100, 8), 0);
     state.on_echo(&policy, one(0, 109, 8), 0);
@@ -670,12 +669,12 @@ fn the_receivers_count_wraps() {
     state.on_echo(&policy, one(1, 100, 8), 0);
     assert_eq!(state.on_echo(&policy, one(1, 100, 8), 0), IGNORED);
     assert_eq!(state.on_echo(&policy, one(1, 101, 8), 0), IGNORED);
-    // A new flow whose receiver has counted far already.
+    // A new flow whose receiver has a high count already.
     assert_eq!(
         State::new().on_echo(&policy, one(1, u32::MAX - 5, 8), 0),
         CUT
     );
-    // A receiver that starts anew in the middle of a round.
+    // A receiver that restarts in the middle of a round.
     let mut state = State::new();
     state.on_echo(&policy, one(1, 1_000_000, 50), 0);
     assert_eq!(state.on_echo(&policy, one(1, 3, 50), 0), CUT);
@@ -741,7 +740,7 @@ fn coalesced_echoes() {
         }
     );
     assert_eq!(state.round_end, 76);
-    // More marks than packets cannot be; they are not more than the packets.
+    // More marks than packets are impossible; they are limited to the packets.
     let echo = Feedback {
         packets: 1,
         ce: 9,
@@ -749,7 +748,7 @@ fn coalesced_echoes() {
         outstanding: 0,
     };
     assert_eq!(State::new().on_echo(&policy, echo, 0), CUT);
-    // Nothing new.
+    // No new counts.
     let mut state = State {
         ipd: 4 * ONE,
         ..State::new()
@@ -791,7 +790,7 @@ fn rounds_by_time() {
             ignored: 4
         }
     );
-    // A clock that starts anew.
+    // A clock that restarts.
     assert_eq!(state.on_echo(&policy, one(1, 9, 0), 10), CUT);
 }
 
@@ -849,8 +848,8 @@ fn no_control() {
     }
 }
 
-/// A zeroed map value is a flow at full rate; a delay left by a policy with a lower floor comes
-/// within the new one at the next echo.
+/// A zeroed map value is a flow at full rate; a delay left by a policy with a lower floor is limited to the new range at the
+/// next echo.
 #[test]
 fn foreign_delays_are_brought_in() {
     let policy = Policy::hp(Function::Lipd);
@@ -950,7 +949,7 @@ proptest! {
         prop_assert_eq!(fixed::mul_32(a, b >> 32), ((u128::from(a) * u128::from(b >> 32)) >> 32) as u64);
     }
 
-    /// Whatever a policy's fields hold, an echo neither panics nor leaves the range.
+    /// For any fields of a policy, an echo neither panics nor leaves the range.
     #[test]
     fn any_bits_are_safe(fields in any::<[u64; 10]>(), function in 0u32..5, round in 0u32..5,
                          ipd in any::<u64>(), echo in any::<[u32; 4]>(), now in any::<u64>()) {

@@ -1,4 +1,4 @@
-//! Shares: who is below its own, at it, and over it; what is spared, and what is dropped.
+//! Shares: which sources are below, at and above theirs; what is spared, and what is dropped.
 
 use std::collections::VecDeque;
 
@@ -33,7 +33,7 @@ fn address(host: u32) -> u32 {
 
 fn packet(host: u32, now_ns: u64) -> PacketMeta {
     PacketMeta {
-        // Hosts come by a few ports.
+        // Hosts are behind a few ports.
         input: 1 + (host % 7) as u8,
         output: O,
         markable: true,
@@ -63,7 +63,7 @@ impl Random {
     }
 }
 
-/// A port that carries so much, its queue, and hosts of given rates.
+/// A port with this rate, its queue, and hosts with given rates.
 struct Line {
     switch: Box<Switch<N>>,
     shares: Box<Shares<N, E>>,
@@ -143,7 +143,7 @@ impl Line {
         decision
     }
 
-    /// Hosts send at these rates, as parts of the line, for so many seconds; `jitter` of an interval.
+    /// Hosts send at these rates, as parts of the line, for this number of seconds; `jitter` of an interval.
     fn run(&mut self, rates: &[f64], seconds: f64, jitter: f64) {
         let mut random = Random(9);
         let mut next: Vec<f64> = rates
@@ -216,7 +216,7 @@ fn equal_sources_are_at_their_share() {
     }
 }
 
-/// A voice stream beside greedy ones is below its share, and never marked.
+/// A voice stream beside greedy sources is below its share, and never marked.
 #[test]
 fn who_sends_little_is_below_its_share() {
     for greedy in [2, 10] {
@@ -235,7 +235,7 @@ fn who_sends_little_is_below_its_share() {
     }
 }
 
-/// The mark that a spared packet does not take is the next one's.
+/// The next packet takes the mark that a spared packet does not take.
 #[test]
 fn a_spared_turn_is_the_next_ones() {
     let rates = [0.97, 0.05];
@@ -261,7 +261,7 @@ fn a_spared_turn_is_the_next_ones() {
     assert_eq!((unknown.share, unknown.mark), (Share::Unknown as u32, 1));
 }
 
-/// Who has a little less is spared while the queue is short; marked, where the others cannot take all marks.
+/// A source slightly below its share is spared while the queue is short; marked if the others cannot take all marks.
 #[test]
 fn a_little_less_is_spared_while_the_queue_is_short() {
     let rates = [0.5, 0.47];
@@ -286,7 +286,7 @@ fn a_little_less_is_spared_while_the_queue_is_short() {
     assert_eq!(eligibility(22), (Share::Under as u32, 1));
 }
 
-/// Who has less than 7/8 is spared unless the queue is long; who has less than 3/4 always.
+/// A source below 7/8 of its share is spared unless the queue is long; one below 3/4 always.
 #[test]
 fn who_has_clearly_less_is_marked_only_in_a_long_queue() {
     for (of_eleven, long) in [(3u32, 1), (1, 0)] {
@@ -308,7 +308,7 @@ fn who_has_clearly_less_is_marked_only_in_a_long_queue() {
     }
 }
 
-/// Who does not answer marks gets about what the others leave, and the queue stays at the threshold.
+/// A source that does not react to marks gets about what the others leave, and the queue stays at the threshold.
 #[test]
 fn what_cannot_be_marked_is_dropped_by_its_share() {
     let mut line = Line::new(100.0, 5);
@@ -334,7 +334,7 @@ fn what_cannot_be_marked_is_dropped_by_its_share() {
     assert_eq!(port.cnt1 as usize, line.queue.len());
 }
 
-/// Alone, a source has its share and no more: its queue may be twice as long.
+/// A single source has its share and no more: its queue may be twice as long.
 #[test]
 fn at_its_share_the_queue_may_be_twice_as_long() {
     let mut line = Line::new(100.0, 3);
@@ -349,7 +349,7 @@ fn at_its_share_the_queue_may_be_twice_as_long() {
     assert!((0.9..1.1).contains(&(a / b)), "{a} {b}");
 }
 
-/// What may not be dropped, and what passes where nothing is to be dropped.
+/// Packets that must not be dropped, and those that pass where nothing is to be dropped.
 #[test]
 fn nothing_else_is_dropped() {
     let rates = [0.1, 0.1, 1.5];
@@ -368,7 +368,7 @@ fn nothing_else_is_dropped() {
         let before = switch.clone();
         let decision = shares.on_enqueue(&mut switch, policy, a);
         if decision.drop != 0 {
-            // It left no trace but the count.
+            // It changed nothing but the count.
             switch.ports[O as usize].dropped_unmarkable -= u64::from(a.packets);
             assert_eq!(switch, before);
             assert_eq!(decision.mark + decision.unmarkable, 0);
@@ -409,7 +409,7 @@ fn nothing_else_is_dropped() {
     ] {
         assert!(!drops(&pass, &over), "{pass:?}");
     }
-    // Whose share is not known.
+    // Of unknown share.
     assert!(!drops(
         &p,
         &PacketMeta {
@@ -419,7 +419,7 @@ fn nothing_else_is_dropped() {
     ));
 }
 
-/// Should the counters be wrong, something passes still.
+/// If the counters were wrong, some packets still pass.
 #[test]
 fn some_pass_whatever_the_counters_say() {
     let mut line = Line::new(100.0, 2);
@@ -430,7 +430,7 @@ fn some_pass_whatever_the_counters_say() {
     assert!((20..500).contains(&passed), "{passed}");
 }
 
-/// Addresses that are made up have one share among them.
+/// Spoofed addresses share one share.
 #[test]
 fn made_up_addresses_share_a_share() {
     let mut shares = Box::<Shares<N, E>>::default();
@@ -472,7 +472,7 @@ fn made_up_addresses_share_a_share() {
             dropped += decision.drop;
         }
     }
-    // Half of the line is the real one's, and three times as much comes with made-up ones.
+    // Half of the line belongs to the real source, and three times as much arrives with spoofed addresses.
     let passed = f64::from(made_up - dropped) / f64::from(real);
     assert!(
         (0.7..1.4).contains(&passed),
@@ -480,7 +480,7 @@ fn made_up_addresses_share_a_share() {
     );
 }
 
-/// By port, hosts behind a port are one.
+/// By port, hosts behind one port are one source.
 #[test]
 fn by_port_hosts_behind_a_port_are_one() {
     let mut line = Line::new(100.0, 15);
@@ -526,7 +526,7 @@ fn busy_ms(of: &Output, now: f64) -> Option<u32> {
     (0..100).take_while(|&later| is_busy(later)).last()
 }
 
-/// From the very moment on in which packets wait.
+/// From the moment in which packets wait.
 #[test]
 fn an_output_is_busy_for_a_time_after_packets_waited() {
     for now_ns in (1 << 30..(1 << 30) + (1 << 22)).step_by(1 << 18) {
@@ -542,7 +542,7 @@ fn an_output_is_busy_for_a_time_after_packets_waited() {
     }
 }
 
-/// The time of some packets, of more if few sources fill it, whatever comes after they waited.
+/// For the time of some packets, of more with few sources, whatever arrives after they waited.
 #[test]
 fn a_slow_output_is_busy_longer() {
     for (mbit, hosts, least, most) in [
@@ -563,7 +563,7 @@ fn a_slow_output_is_busy_longer() {
             "{mbit} Mbit/s, {hosts} hosts: {busy:?} ms"
         );
         let until = output(&line).busy_until;
-        // One goes on, slowly, when the queue is empty.
+        // One continues, slowly, when the queue is empty.
         line.until(line.now + 1e9);
         line.run(&[0.05], 1.0, 0.0);
         assert_eq!(output(&line).busy_until, until, "nothing waits");
@@ -576,7 +576,7 @@ fn a_slow_output_is_busy_longer() {
     }
 }
 
-/// A table that is full, or a place that two want: unknown, not somebody else's.
+/// A table that is full, or an entry with two candidates: unknown, not attributed to another source.
 #[test]
 fn who_finds_no_place_is_unknown() {
     let mut switch = Box::<Switch<N>>::default();
@@ -603,7 +603,7 @@ fn who_finds_no_place_is_unknown() {
 }
 
 proptest! {
-    /// Whatever comes: nothing panics, sums hold, and off is as without.
+    /// For any input: nothing panics, sums hold, and `off` behaves as without shares.
     #[test]
     fn off_is_as_without(
         steps in prop::collection::vec((0u8..16, 0u8..16, 1u32..50, any::<bool>(), any::<bool>(), 0u32..9, 0u64..40_000_000, 0u32..70_000), 1..400),

@@ -3,7 +3,7 @@
 use ecn_core::siphash::siphash;
 use proptest::prelude::*;
 
-/// Of `message`, by the standard library, whose `SipHasher` is SipHash-2-4.
+/// Tag of `message` by the standard library, whose `SipHasher` is SipHash-2-4.
 #[expect(deprecated, reason = "a second opinion, and no hash table")]
 fn independent(key: [u64; 2], message: &[u64]) -> u64 {
     use std::hash::Hasher;

@@ -1,4 +1,4 @@
-//! A port's three states: each of the six arrows, and what holds in any run.
+//! A port's three states: each of the six transitions, and invariants of any run.
 
 use ecn_core::packet::{CE, NOT_ECT};
 use ecn_core::response::Ratio;
@@ -17,9 +17,9 @@ const POLICY: Policy = Policy {
 const SHORT: u64 = 10_000;
 const LONG: u64 = 80_000;
 
-/// Paused for 100 us, and going on then.
+/// Paused for 100 us, then resumed.
 const ON: u64 = 100_000;
-/// What was held back may need till then.
+/// Packets that were held up may need until then.
 const DRAINED: u64 = 3 * ON;
 
 fn resumed() -> Port {
@@ -35,7 +35,7 @@ fn never_paused_it_is_the_threshold_that_decides() {
     assert_eq!(port.on_dequeue(&POLICY, 0, 40_000), State::NonCongestion);
     assert_eq!(port.on_dequeue(&POLICY, 1, 40_001), State::Congestion);
     assert_eq!(port.on_dequeue(&POLICY, 2, 40_000), State::NonCongestion);
-    // Told to go on, it was not waiting.
+    // Resumed, but not waiting.
     port.on_resume(3);
     assert_eq!(port.on_dequeue(&POLICY, 4, LONG), State::Congestion);
 }
@@ -61,7 +61,8 @@ fn a_queue_that_was_held_back_is_none() {
             State::Undetermined
         );
     }
-    // It drains or, behind a port that was paused as well, as much comes as goes: above the threshold, and still none.
+    // It drains or, behind a port that was paused as well, arrivals equal departures: above the threshold, and not
+    // congested.
     for (after, queue) in [
         (50_401, LONG),
         (60_000, 60_000),
@@ -73,7 +74,7 @@ fn a_queue_that_was_held_back_is_none() {
             State::NonCongestion
         );
     }
-    // After twice its time it has to be gone, or not to grow.
+    // After twice its time it must be empty, or not grow.
     let mut stays = resumed();
     for after in (1..1_000_000).step_by(1_000) {
         let queue = LONG + after % 12_000;
@@ -107,15 +108,15 @@ fn a_queue_that_grows_is_congestion() {
         port.on_dequeue(&POLICY, now, LONG + 12_001),
         State::Congestion
     );
-    // From then on it is one as any other.
+    // From then on it is an ordinary queue.
     assert_eq!(port.on_dequeue(&POLICY, now, 40_000), State::NonCongestion);
     assert_eq!(port.on_dequeue(&POLICY, now, 40_001), State::Congestion);
-    // Below the threshold it is none.
+    // Below the threshold it is not congested.
     assert_eq!(below.on_dequeue(&POLICY, now, 40_000), State::NonCongestion);
     assert_eq!(below.on_dequeue(&POLICY, now, 40_001), State::Congestion);
 }
 
-/// Nothing is held back in a queue that was empty, however little of it there is.
+/// Nothing is held up in a queue that was empty, however short it is.
 #[test]
 fn a_queue_that_was_empty_is_one_as_any_other() {
     let policy = Policy {
@@ -137,7 +138,7 @@ fn another_pause_begins_anew() {
     port.on_dequeue(&POLICY, ON + 1, SHORT);
     let again = ON + 50_000;
     port.on_pause(&POLICY, again);
-    // A second time means nothing.
+    // A second pause in a row is ignored.
     port.on_pause(&POLICY, again + 900);
     port.on_resume(again + 1_000);
     for after in [1_001, 50_000, 51_400] {
@@ -146,7 +147,7 @@ fn another_pause_begins_anew() {
             State::Undetermined
         );
     }
-    // The first queue is forgotten; 101 us it was OFF.
+    // The first queue is forgotten; the port was OFF for 101 us.
     let state = |after, queue| {
         let mut port = port;
         port.on_dequeue(&POLICY, again + 60_000, LONG - 1);
@@ -154,7 +155,7 @@ fn another_pause_begins_anew() {
     };
     assert_eq!(state(202_000, LONG + 12_000), State::NonCongestion);
     assert_eq!(state(202_001, LONG + 12_000), State::Congestion);
-    // The pattern was over: another one begins.
+    // The pattern had ended: another one begins.
     port.on_pause(&POLICY, 1_000_000);
     port.on_resume(1_010_000);
     port.on_dequeue(&POLICY, 1_010_000, LONG);
@@ -238,13 +239,13 @@ fn state() -> impl Strategy<Value = State> {
     ])
 }
 
-/// What happens to a port: nanoseconds later, 0 paused, 1 goes on, else a packet is sent.
+/// Events of a port: nanoseconds later, 0 paused, 1 resumed, else a packet is sent.
 fn events() -> impl Strategy<Value = Vec<(u64, u8, u64)>> {
     prop::collection::vec((0u64..5_000, 0u8..40, 0u64..100_000), 1..500)
 }
 
 proptest! {
-    /// T9: along a path nothing is taken back, and CE is there if and only if a port was congested.
+    /// T9: along a path no mark is removed, and CE is set if and only if a port was congested.
     #[test]
     fn marks_are_never_taken_back(path in prop::collection::vec(state(), 0..10)) {
         let mut field = CAPABLE;
@@ -277,8 +278,8 @@ proptest! {
         }
     }
 
-    /// T2, T10: whatever was before, max(T_on) after the last pause and a packet to notice, the port is congested if its queue
-    /// grows, and else not; it stays so, and never was the other.
+    /// T2, T10: whatever was before, max(T_on) after the last pause and one packet, the port is congested if and only if
+    /// its queue grows; it stays so, and never was the other.
     #[test]
     fn the_state_is_known_in_time(before in events(), gap in 1u64..2_000, grows: bool) {
         let mut port = Port::default();

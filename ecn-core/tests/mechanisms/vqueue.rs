@@ -1,4 +1,4 @@
-//! A virtual queue decides as a real queue of that rate would, whose every departure is seen.
+//! A virtual queue decides like a real queue of that rate whose every departure is seen.
 
 use std::collections::VecDeque;
 
@@ -23,7 +23,7 @@ fn policy(marking: Marking, buffer: u32, threshold: u32) -> Policy {
     }
 }
 
-/// A line and what waits for it: exact times in 2^-32 ns.
+/// A line and its waiting packets: exact times in 2^-32 ns.
 #[derive(Clone, Default)]
 struct Line {
     free: u128,
@@ -84,19 +84,19 @@ impl Real {
         decision
     }
 
-    /// Packets that wait, counted one by one.
+    /// Waiting packets, counted one by one.
     fn scan(&self, input: Option<u8>, output: Option<u8>) -> u32 {
         let lines = self.lines.iter().enumerate();
-        let of_output = lines.filter(|(o, _)| output.is_none_or(|wanted| wanted as usize == *o));
+        let of_output = lines.filter(|(o, _)| output.is_none_or(|output| output as usize == *o));
         of_output
             .flat_map(|(_, line)| &line.waiting)
-            .filter(|(_, i, _)| input.is_none_or(|wanted| wanted == *i))
+            .filter(|(_, i, _)| input.is_none_or(|input| input == *i))
             .map(|(_, _, n)| n)
             .sum()
     }
 }
 
-/// Brings all outputs up to date.
+/// Updates all outputs.
 fn catch_up(queues: &mut Queues<N>, switch: &mut Switch<N>, now_ns: u64) {
     for o in 0..N as u8 {
         queues.catch_up(switch, o, now_ns);
@@ -144,7 +144,7 @@ impl Step {
     }
 }
 
-/// Bursts at one time, steps of about a packet, and long silences.
+/// Bursts at one time, steps of about a packet, and long pauses.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let after = prop_oneof![
         4 => Just(0u64),
@@ -163,7 +163,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = step.prop_map(|(after_ns, input, output, packets, bytes, markable)| Step {
         after_ns,
         input,
-        // Two outputs, so that queues form, and no more waits elsewhere than one look goes through.
+        // Two outputs, so that queues form, and that no more waits elsewhere than one update removes.
         output: output + 1,
         packets,
         bytes: bytes * packets,
@@ -208,13 +208,13 @@ proptest! {
             for p in 0..N as u8 {
                 prop_assert_eq!(seen.ports[p as usize].cnt1, real.scan(None, Some(p)));
                 prop_assert_eq!(seen.ports[p as usize].occupancy, real.scan(Some(p), None));
-                // The same for one who may only read.
+                // The same with read-only access.
                 let begun: u32 = queues.queues[p as usize].started(now_ns).map(|w| w.packets).sum();
                 let waits = switch.ports[p as usize].cnt1 - begun;
                 prop_assert_eq!(waits, seen.ports[p as usize].cnt1);
             }
         }
-        // Idle: everything has gone.
+        // Idle: everything has departed.
         catch_up(&mut queues, &mut switch, u64::MAX);
         for port in &switch.ports {
             prop_assert_eq!((port.cnt1, port.occupancy, port.dropped), (0, 0, 0));
@@ -222,8 +222,7 @@ proptest! {
         }
     }
 
-    /// CPUs read the clock before they take the lock: times go back a little. A port goes and its slot is
-    /// given away.
+    /// CPUs read the clock before they take the lock: times go back a little. A port is removed and its slot is reused.
     #[test]
     fn nothing_is_left_behind(
         policy in any_policy(),
@@ -267,7 +266,7 @@ fn arrival(input: u8, output: u8, now_ns: u64) -> PacketMeta {
     }
 }
 
-/// Ten packets at once: the first begins at once, the others wait a millisecond each.
+/// Ten packets at once: the first is sent at once, the others wait a millisecond each.
 #[test]
 fn it_drains_at_its_rate() {
     let policy = policy(Marking::None, 4, 8);
@@ -288,7 +287,7 @@ fn it_drains_at_its_rate() {
         let found = (switch.ports[2].cnt1, switch.ports[1].occupancy);
         assert_eq!(found, (waits, waits), "after {after_us} us");
     }
-    // The last is still being sent: who comes now waits for it, who comes later does not.
+    // The last is still being sent: a packet that arrives now waits for it, a later one does not.
     queues.on_enqueue(&mut switch, &policy, &arrival(1, 2, begin + 9_500_000));
     assert_eq!(switch.ports[2].cnt1, 1);
     queues.on_enqueue(&mut switch, &policy, &arrival(1, 2, begin + 12_000_000));
@@ -312,7 +311,7 @@ fn fractions_of_a_nanosecond_add_up() {
     assert_eq!(queues.queues[2].free_ns, begin + 64);
 }
 
-/// The packet of the other output has left long ago, but nobody looked there since.
+/// The packet of the other output has departed long ago, but nobody looked there since.
 #[test]
 fn what_left_elsewhere_fills_no_buffer() {
     let policy = policy(Marking::Input, 2, 8);
@@ -351,7 +350,7 @@ fn a_full_one_takes_no_more_and_still_marks() {
     assert_eq!(switch.ports[2].departed, 1_000);
 }
 
-/// More has left at other outputs than one look goes through: the next one finishes.
+/// More has departed at other outputs than one update removes: the next one finishes.
 #[test]
 fn a_look_is_bounded() {
     let policy = Policy {

@@ -242,10 +242,10 @@ fn a_slow_scheme_does_not_squeeze_the_others() {
     assert!(!before.svg.contains("goes on") && !before.caption.contains("goes on"));
     let last = found.schemes[1].series[0].points.last_mut().unwrap();
     last.0 *= 10.0;
-    let said = format!("dcqcn goes on to {:.1} ms", last.0);
+    let note = format!("dcqcn goes on to {:.1} ms", last.0);
     let after = goodput(&found);
-    assert!(after.svg.contains(&said), "{said}");
-    assert!(after.caption.ends_with(&said), "{}", after.caption);
+    assert!(after.svg.contains(&note), "{note}");
+    assert!(after.caption.ends_with(&note), "{}", after.caption);
     // The other scheme's line, which is drawn before its label, keeps its length.
     let of_none = |svg: &str| {
         let mut lines = svg.lines();
@@ -258,7 +258,7 @@ fn a_slow_scheme_does_not_squeeze_the_others() {
 
 /// Seeds vary the paths and phases of flows listed in a file; every run and all of its flows count.
 #[test]
-fn flows_of_a_file_are_run_anew_with_each_seed() {
+fn flows_of_a_file_are_rerun_with_each_seed() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("flows.csv");
     let mut text = "start_ns,from,to,bytes\n".to_owned();

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_told_may_be_sent_and_no_more() {
+    fn only_advertised_credits_can_be_used() {
         // Ten blocks, packets of up to three blocks.
         let (mut sender, mut receiver) = (
             Credits::new(1, 640, 190, 1_000),
@@ -171,24 +171,24 @@ mod tests {
 
     /// At most one message per period, and not all ports at the same time.
     #[test]
-    fn ports_tell_once_a_period_each_at_a_time_of_its_own() {
+    fn ports_advertise_once_a_period_at_staggered_times() {
         const PERIOD: Time = 1_000;
         let mut credits = Credits::new(8, 640, 190, PERIOD);
         let mut phases: Vec<Time> = Vec::new();
         for port in 0..8 {
-            let mut told = Vec::new();
+            let mut sent = Vec::new();
             let mut now = 10 * PERIOD;
             for _ in 0..5 {
                 assert!(credits.take(port, 64, false));
                 let due = credits.due(port, now);
-                let due = due.expect("something new to tell");
+                let due = due.expect("a new advertisement");
                 assert!((now + 1..=now + PERIOD).contains(&due), "{now} {due}");
-                told.push(due);
+                sent.push(due);
                 credits.advertise(port);
                 now = due;
             }
-            assert!(told.windows(2).all(|two| two[1] - two[0] == PERIOD));
-            phases.push(told[0] % PERIOD);
+            assert!(sent.windows(2).all(|two| two[1] - two[0] == PERIOD));
+            phases.push(sent[0] % PERIOD);
         }
         phases.sort_unstable();
         phases.dedup();
@@ -201,7 +201,7 @@ mod tests {
         let mut link = Credits::new(1, 640, 640, 1_000);
         link.links[0].sent = u32::MAX - 4;
         link.links[0].received = u32::MAX - 4;
-        let told = link.advertise(0);
-        assert!(link.on_update(0, told) && !link.send(0, 640));
+        let advertised = link.advertise(0);
+        assert!(link.on_update(0, advertised) && !link.send(0, 640));
     }
 }

@@ -651,7 +651,7 @@ mod tests {
 
     /// A switch's message about a finished flow creates no limiter, which would never be removed.
     #[test]
-    fn a_finished_flow_is_told_nothing() {
+    fn a_finished_flow_ignores_notifications() {
         for finished in [true, false] {
             with_run("scheme=bcn", |mut run, _| {
                 run.advance(1);

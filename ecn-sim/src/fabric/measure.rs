@@ -271,12 +271,12 @@ mod tests {
         let found = slowdowns(&mut flows).by_priority;
         let group = |of: &OfPriority| (of.priority, of.flows, of.p50, of.p99);
         let found: Vec<_> = found.iter().map(group).collect();
-        let wanted = [
+        let expected = [
             (0, 10, 12.0, 27.0),
             (2, 10, 13.0, 28.0),
             (4, 10, 14.0, 29.0),
         ];
-        assert_eq!(found, wanted);
+        assert_eq!(found, expected);
         flows.retain(|flow| flow.priority == 2);
         assert!(slowdowns(&mut flows).by_priority.is_empty());
     }

@@ -135,10 +135,10 @@ fn long_texts_are_cut_to_fit() {
 proptest! {
     #[test]
     fn labels_keep_their_distance_and_order(
-        wanted in proptest::collection::vec(0.0..200.0_f64, 0..8)
+        positions in proptest::collection::vec(0.0..200.0_f64, 0..8)
     ) {
-        let placed = spread(&wanted, 18.0, 0.0, 200.0);
-        let mut both: Vec<_> = wanted.iter().zip(&placed).collect();
+        let placed = spread(&positions, 18.0, 0.0, 200.0);
+        let mut both: Vec<_> = positions.iter().zip(&placed).collect();
         both.sort_by(|a, b| a.0.total_cmp(b.0).then(a.1.total_cmp(b.1)));
         for pair in both.windows(2) {
             prop_assert!(pair[1].1 - pair[0].1 >= 18.0 - 1e-6, "{:?}", placed);

@@ -11,7 +11,7 @@ use crate::model::{Arbitration, Counting, InputTrigger, MarkBy, Response};
 use crate::report::HpWindow;
 use crate::statistics::Sample;
 
-/// What a setting comes to.
+/// Results of a setting.
 #[derive(Clone, Copy)]
 struct World {
     root: f64,
@@ -21,7 +21,7 @@ struct World {
     marked: u64,
 }
 
-/// A setting, as far as the judges here look at it.
+/// A setting, reduced to what the judges here use.
 struct Setting {
     /// Of output queues; 0 where these trigger nothing.
     threshold: u32,
@@ -31,7 +31,7 @@ struct Setting {
     window: u32,
     in_turn: bool,
     scans: bool,
-    /// The threshold counts packets till their tail has left.
+    /// The threshold counts packets until their tail has departed.
     tails: bool,
     marking: Marking,
     response: Function,
@@ -60,7 +60,7 @@ impl Setting {
         }
     }
 
-    /// A world in which all holds that is published.
+    /// A world in which every published statement holds.
     fn as_published(&self) -> World {
         let (ratio, victim) = match (self.marking, self.threshold) {
             (Marking::None, _) => (0.4, 0.04),
@@ -100,7 +100,7 @@ impl Setting {
     }
 }
 
-/// As a run has it, with a little chance.
+/// As in a run, with some noise.
 fn outcome(world: World, seed: u64) -> Outcome {
     let chance = (seed as f64 - 2.0) * 1e-3;
     let (root, ratio) = (world.root + chance, world.ratio + chance);
@@ -132,7 +132,7 @@ fn outcome(world: World, seed: u64) -> Outcome {
     }
 }
 
-/// A statement about HP's networks, judged in the published world but for what `change` makes of it.
+/// A statement about HP's networks, judged in the published world changed by `change`.
 fn judged(id: &str, change: fn(&Setting, &mut World)) -> (Verdict, bool) {
     let mut runs = Runs::new(3);
     loop {
@@ -158,7 +158,7 @@ fn verdict(found: Found) -> (Verdict, bool) {
 }
 
 const HOLDS: (Verdict, bool) = (Verdict::Holds, true);
-/// As the report explains it: no failure of the reproduction.
+/// As the report explains it: not a failure of the reproduction.
 const KNOWN: (Verdict, bool) = (Verdict::DoesNotHold, false);
 const FAILS: (Verdict, bool) = (Verdict::DoesNotHold, true);
 /// P12 is contested, and never hard.
@@ -423,7 +423,7 @@ const HP: &[Row] = &[
     ),
 ];
 
-/// The same of other schemes, whose judges are given values.
+/// The same for other schemes, whose judges are given values.
 fn of_other_schemes() -> Vec<(&'static str, &'static str, Found, (Verdict, bool))> {
     let swing = |mean, deviation, above| judges::Swing {
         mean,

@@ -1,4 +1,4 @@
-//! One bridge of greedy hosts against what such bridges gave on Linux 6.18: HTB and a pfifo of 100 packets
+//! One bridge of greedy hosts compared with measurements of such bridges on Linux 6.18: HTB and a pfifo of 100 packets
 //! at the receiver's port, UDP, `response=lipd` with one decrease per round, 1/64 of the link as the floor.
 
 use ecn_sim::report::{AnyWindow, ClassShare, HostShares, WindowReport, run};
@@ -30,10 +30,10 @@ fn window(settings: &[&str]) -> AnyWindow {
     windows(settings, &[]).remove(0)
 }
 
-/// LIPD in whole steps, once per round, and no shares: as the papers have it.
+/// LIPD in whole steps, once per round, without shares: as in the papers.
 const PAPERS: [&str; 4] = ["response=lipd", "round=packets", "rmin=1/64", "shares=off"];
 
-/// By [`PAPERS`]: hosts, then the port's share of its rate (goodput / .97) and its mean queue as measured.
+/// With [`PAPERS`]: hosts, then the port's share of its rate (goodput / .97) and its mean queue as measured.
 const MEASURED_PAPERS: &[(&str, f64, f64)] = &[
     ("hosts=2", 0.799, 2.0),
     ("hosts=3", 0.861, 3.3),
@@ -42,7 +42,7 @@ const MEASURED_PAPERS: &[(&str, f64, f64)] = &[
     ("hosts=40", 0.992, 10.6),
 ];
 
-/// By the default: flows of each of ten hosts, or hosts with one, and the same.
+/// With the defaults: flows of each of ten hosts, or hosts with one flow each, and the same.
 const MEASURED: &[(&[&str], f64, f64)] = &[
     (&["hosts=2"], 0.987, 1.4),
     (&["hosts=10"], 0.992, 3.0),
@@ -80,7 +80,7 @@ fn shares_are_those_of_a_bridge() {
     }
 }
 
-/// Too many flows for the floor, and a floor that is too high for the port: measured were 20,000 and
+/// Too many flows for the floor, and a floor that is too high for the port: 20,000 and 4,900 drops a second were measured.
 /// 4,900 drops a second.
 #[test]
 fn a_floor_above_the_share_controls_nothing() {
@@ -98,14 +98,14 @@ fn a_floor_above_the_share_controls_nothing() {
 
 #[test]
 fn a_faster_nic_sends_faster() {
-    // HTB with a burst of one frame makes up for no lateness of its timer.
+    // HTB with a burst of one frame does not make up for late timers.
     let free = |rate| {
         let free = ["response=none", "marking=none", "timer_delay=0s"];
         window(&[&free[..], &["hosts=1", rate]].concat())
     };
     assert_eq!(free("link_rate=100mbit").queues["port"].dropped_packets, 0);
     let w = free("link_rate=1gbit");
-    // Nine tenths find no room.
+    // Nine tenths are dropped.
     let offered = 6 * 125_000_000 / 1514;
     let dropped = w.queues["port"].dropped_packets as f64 / offered as f64;
     assert!((dropped - 0.9).abs() < 0.001, "{dropped}");
@@ -121,7 +121,7 @@ fn flows_start_and_leave() {
         "leave=10s",
         "duration=11s",
     ];
-    // Flows begin at their link's rate: those of a host have equal rates after some seconds, .95 by Jain's index in the
+    // Flows start at their link's rate: those of a host have equal rates after some seconds, Jain's index .95 in the
     // seventh and .99 in the tenth.
     let parts = windows(
         &settings,
@@ -177,7 +177,7 @@ const MIXED: [[&str; 4]; 4] = [
     ],
 ];
 
-/// Measured were .9 to 1.5 Mbit/s for each controlled host, 89 to 94 for the other.
+/// Measured: .9 to 1.5 Mbit/s for each controlled host, 89 to 94 for the other.
 #[test]
 fn without_shares_a_host_without_the_agent_takes_it_all() {
     for settings in MIXED {
@@ -189,7 +189,7 @@ fn without_shares_a_host_without_the_agent_takes_it_all() {
     }
 }
 
-/// Measured were 17.9 to 18.5 of 97 Mbit/s for each controlled host.
+/// Measured: 17.9 to 18.5 of 97 Mbit/s for each controlled host.
 #[test]
 fn by_shares_a_host_without_the_agent_gets_its_own() {
     for settings in MIXED {
@@ -229,7 +229,7 @@ fn a_rate_that_fits_is_carried() {
         of_all.delay_us_p99.is_some_and(|us| us < 1_000.0),
         "{of_all:?}"
     );
-    // Its own link has less than that.
+    // Its own link is slower than that.
     let w = window(&[
         "hosts=1",
         "traffic=150mbit",
@@ -247,7 +247,7 @@ fn a_rate_that_fits_is_carried() {
     );
 }
 
-/// Without control a queue is what TCP makes of it.
+/// Without control TCP fills the queue.
 #[test]
 fn tcp_fills_a_queue_and_shares_it() {
     for traffic in ["traffic=reno", "traffic=cubic"] {
@@ -283,16 +283,16 @@ fn short_flows_end() {
     assert!(p50 < p99 && p99 < 20.0, "{p99}");
     let idle = window(&["hosts=1", "traffic=1mbit", "short=10", "short_packets=40"]);
     let idle = class(&idle, "short").1.finished.clone().expect("flows");
-    // 39 packets at 100 Mbit/s take 4.72 ms, and the first one nothing.
+    // 39 packets at 100 Mbit/s take 4.72 ms, without the first one.
     assert!(
         (4.7..6.0).contains(&idle.completion_ms_p50.expect("finished flows")),
         "{idle:?}"
     );
 }
 
-/// 5 Mbit/s of voice beside greedy hosts; measured were .9 ms for 99 % beside 10 flows, 1.2 ms beside 40, and none lost.
+/// 5 Mbit/s of voice beside greedy hosts; measured: .9 ms for 99 % beside 10 flows, 1.2 ms beside 40, and no losses.
 #[test]
-fn voice_is_heard_beside_greedy_hosts() {
+fn voice_delays_are_short_beside_greedy_hosts() {
     for flows in ["flows=1", "flows=4"] {
         let w = window(&[flows, "voice=6050kbit"]);
         let (_, of_voice) = class(&w, "voice");
@@ -305,7 +305,7 @@ fn voice_is_heard_beside_greedy_hosts() {
     }
 }
 
-/// A file names all of these by flow.
+/// A file lists these by flow.
 #[test]
 fn a_file_says_what_is_sent() {
     use ecn_sim::experiment::Experiment;

@@ -1,4 +1,4 @@
-//! The commands, run as users run them.
+//! The commands, as users run them.
 
 use std::fs;
 use std::path::Path;
@@ -131,7 +131,7 @@ fn results_are_written_whole() {
     assert!(svg.trim_end().ends_with("</svg>"));
 }
 
-/// A folder has the results of its last run only, and keeps all other files.
+/// A folder contains the results of its last run only, and keeps all other files.
 #[test]
 fn results_of_an_earlier_run_are_removed() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -169,7 +169,7 @@ fn a_scenario_file_names_its_own_classes_and_links() {
     assert!(alone < Some(0.05) && victim(&[]) > Some(0.4), "{alone:?}");
 }
 
-/// The book's: HP's Fig. 1 with a scheme of data centres.
+/// The book's example: HP's Fig. 1 with a scheme of data centres.
 #[test]
 fn any_scheme_runs_in_fig_1() {
     let victim = |settings: &str| {
@@ -264,7 +264,7 @@ fn a_data_centre_prints_the_contract() {
     assert_eq!(run["dropped_packets"], 0);
     assert_eq!(
         run["parameters"]["k"], "8",
-        "the ports that were taken are said"
+        "the ports that were taken are printed"
     );
     // 2,000 packets over 2, 4 or 6 links, and an ACK for each.
     let hops = run["data_packet_hops"].as_u64().expect("a number");
@@ -277,7 +277,7 @@ fn a_data_centre_prints_the_contract() {
     assert_eq!(run, again);
 }
 
-/// What `list` says of a name, by key.
+/// The lines of `list` about a name, by key.
 #[test]
 fn keys_are_explained() {
     let keys = |names: &[&str]| -> Vec<Value> {
@@ -298,7 +298,7 @@ fn keys_are_explained() {
         .collect();
     // The scenario, and the scheme's table.
     assert!(words.contains(&"arbitration".to_owned()) && words.contains(&"hp.mark_in".to_owned()));
-    // The same name is something else in a data centre.
+    // In a data centre the same name has another meaning.
     let buffers = keys(&["buffer"]);
     assert_eq!(buffers.len(), 2);
     assert_eq!(
@@ -359,7 +359,7 @@ fn a_report_is_a_table() {
     };
     assert_eq!(rows[0][..3], ["seed", "from_ms", "to_ms"]);
     assert_eq!(rows[1][..3], ["1", "0.001", "0.02"]);
-    // The window's and the run's are not the same.
+    // Values of the window and of the run differ.
     assert_ne!(
         rows[1][at("goodput_bytes_per_s")],
         rows[1][at("window_goodput_bytes_per_s")]
@@ -372,7 +372,7 @@ fn a_report_is_a_table() {
     );
 }
 
-/// `--out`: each flow, what happened when, and pictures of it.
+/// `--out`: each flow, the series, and figures of it.
 #[test]
 fn a_data_centre_is_written() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -405,7 +405,7 @@ fn a_data_centre_is_written() {
     let series = rows("series.csv");
     let steps: Vec<_> = series.iter().filter(|row| row[1] == "network").collect();
     let delivered: f64 = steps.iter().map(|step| number(&step[3])).sum();
-    // All but what the last, unfinished step brought.
+    // All but the last, unfinished step.
     assert!(delivered <= payload && delivered > 0.99 * payload);
     assert!((2..2_000).contains(&steps.len()));
     assert!(
@@ -425,7 +425,7 @@ fn a_data_centre_is_written() {
     assert!(of_flow.map(|row| number(&row[3])).sum::<f64>() > 0.0);
 }
 
-/// A column of its own, where there are several.
+/// A separate column if there are several.
 #[test]
 fn flows_are_written_with_their_priorities() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -449,9 +449,9 @@ fn flows_are_written_with_their_priorities() {
         let columns = written.lines().map(|row| row.rsplit(',').next());
         let expected = ["priority"].into_iter().chain(last).map(Some);
         assert!(columns.eq(expected), "{written}");
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(said.contains("priority 0  "), "{said}");
-        assert!(said.contains("priority 2  "), "{said}");
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(printed.contains("priority 0  "), "{printed}");
+        assert!(printed.contains("priority 2  "), "{printed}");
     }
 }
 
@@ -571,7 +571,7 @@ fn schemes_are_set_side_by_side() {
     assert!(
         page.trim_end().ends_with("</html>") && page.contains("<td>dcqcn.kmin</td><td>5kB</td>")
     );
-    // The same, but for what the clock says.
+    // The same, except for wall-clock times.
     let again = document(&[&words[..], &["-j", "--threads", "1"]].concat());
     let without_times = |document: &Value| {
         let mut document = document.clone();
@@ -666,7 +666,7 @@ fn a_data_centre_comes_from_a_file() {
     }
 }
 
-/// Each network is drawn with the names of its switches, and what cannot be is refused.
+/// Each network is drawn with the names of its switches, and invalid ones are refused.
 #[test]
 fn networks_are_drawn() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -711,7 +711,7 @@ fn networks_are_drawn() {
     }
 }
 
-/// A network of bridges has the delays of the rig, but for what its file says, and they matter.
+/// A network of bridges has the delays of the rig unless its file sets others, and they matter.
 #[test]
 fn a_preset_is_the_model_of_a_built_in_scenario() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -758,7 +758,7 @@ fn a_preset_is_the_model_of_a_built_in_scenario() {
     );
 }
 
-/// Each is refused in one line that names the trouble, and nothing is written.
+/// Each is refused with one line that names the cause, and nothing is written.
 #[test]
 fn bad_input_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -849,7 +849,7 @@ fn bad_input_is_refused() {
     }
 }
 
-/// The same of a data centre.
+/// The same for a data centre.
 #[test]
 fn bad_input_of_a_data_centre_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");

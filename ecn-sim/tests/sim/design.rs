@@ -1,5 +1,5 @@
-//! `ecn design` from outside: the tables of HP's functions, tables as files against the functions of
-//! `ecn-core`, and random decrease functions.
+//! `ecn design` from outside: the tables of HP's functions, tables in files compared with the functions of `ecn-core`,
+//! and random decrease functions.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::PathBuf;
@@ -102,7 +102,7 @@ fn properties_are_those_of_section_5() {
     }
 }
 
-/// Delays from 1 to 1/Rmin and somewhat beyond, as fixed point.
+/// Delays from 1 to somewhat beyond 1/Rmin, as fixed point.
 fn delays(largest: u64) -> impl Iterator<Item = u64> {
     (0..=20_000_u64).map(move |i| ONE / 2 + largest * ONE / 20_000 * i)
 }
@@ -150,7 +150,7 @@ fn a_table_keeps_to_its_range_and_moves() {
     assert_eq!(table.marked(256 * ONE), 256 * ONE);
 }
 
-/// A file of this text.
+/// A file with this text.
 fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("design.toml");
@@ -166,7 +166,7 @@ fn a_table_is_the_same_after_it_was_written() {
     assert_eq!(loaded.rmin(), rmin(100));
     assert_eq!(loaded.decrease_text(), "0.7*r/(1 + sqrt(r))");
     for ipd in delays(100) {
-        // 64 fractional bits do not fit a number of the file to the last.
+        // 64 fractional bits do not fit exactly into a number of the file.
         assert!(loaded.unmarked(ipd).abs_diff(table.unmarked(ipd)) <= 1);
         assert_eq!(loaded.marked(ipd), table.marked(ipd));
     }

@@ -1,4 +1,4 @@
-//! The data centre: what holds for every run of it, and its figures.
+//! Data centres: invariants of every run, and known results.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -44,21 +44,21 @@ fn counts_by(scenario: &Scenario, seed: u64, threads: u16) -> Counts {
     parts::run(scenario, &topology, seed, &options).expect("a run without a broken invariant")
 }
 
-/// The keys of a workload whose flows have up to so many bytes.
+/// The keys of a workload whose flows have up to this number of bytes.
 fn of_workload(workload: &str, hosts: u32, bytes: u64) -> Vec<String> {
     let size = format!("flow_size={bytes}B");
     match workload {
         "poisson" => set(&["cdf=hadoop", "duration=50us"]),
         "on-off" => vec![size, "duration=50us".to_owned()],
         "greedy" => set(&["duration=20us"]),
-        // So many pairs that less of each is enough.
+        // So many pairs that fewer bytes each are enough.
         "all-to-all" => vec![format!("flow_size={}B", bytes / 20 + 1)],
         "incast" => vec![size, format!("senders={}", hosts - 1)],
         _ => vec![size],
     }
 }
 
-/// Thresholds so small that they matter.
+/// Thresholds so low that they matter.
 fn of_scheme(scheme: &str) -> Vec<String> {
     let (base, tcd) = match scheme.strip_suffix("+tcd") {
         Some(base) => (base, &["tcd.threshold=3kB", "tcd.max_on=5us"][..]),
@@ -76,7 +76,7 @@ fn of_scheme(scheme: &str) -> Vec<String> {
     set(&[thresholds, tcd].concat())
 }
 
-/// A small data centre, with memories from the smallest valid one on.
+/// A small data centre, with memories from the smallest valid size.
 fn any_scenario() -> impl Strategy<Value = Scenario> {
     let size = (select(Kind::ALL), 2u32..40, 64u32..2_000, 1u64..200_000);
     let links = (
@@ -130,7 +130,7 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
                 format!("priorities={priorities}"),
                 format!("scheme={scheme}"),
                 format!("window={window}"),
-                // The longest flows, at the least rate of a scheme.
+                // The longest flows, at the lowest rate of a scheme.
                 "limit=1000s".to_owned(),
             ];
             settings.extend(of_workload(workload, hosts, bytes));
@@ -177,9 +177,9 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Everything arrives, nothing is dropped with PFC, each packet crosses as many links as its path
-    /// has, no flow is faster than alone, and a run is the same each time, by any number of threads.
-    /// The run itself checks that packets and memory are accounted for.
+    /// Everything arrives, nothing is dropped with PFC, each packet crosses as many links as its path has, no flow is
+    /// faster than alone, and a run is reproducible with any number of threads. The run itself checks that packets and
+    /// memory are accounted for.
     #[test]
     fn all_that_is_sent_arrives(scenario in any_scenario(), seed in 0u64..1_000, threads in 1u16..6) {
         let counts = counts(&scenario, seed);
@@ -212,8 +212,8 @@ proptest! {
     }
 }
 
-/// Two tiers with links of their own rates and delays, of which some fail, before the run or in it. All ways over the
-/// first spine stay.
+/// Two tiers whose links have their own rates and delays; some fail, before the run or during it. All paths over the first
+/// spine stay up.
 fn any_links() -> impl Strategy<Value = String> {
     let rate = || select(vec!["10gbit", "25gbit", "40gbit", "100gbit"]);
     let delay = || select(vec!["0ns", "300ns", "1us", "7us"]);
@@ -280,8 +280,8 @@ fn any_links() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
-    /// Whatever fails, all that is sent is delivered, lost for a reason that is counted, or sent again: every flow is
-    /// finished, and any number of threads comes to the same. Without a change during the run nothing is lost.
+    /// Whatever fails, everything sent is delivered, counted as lost, or retransmitted: every flow finishes, with the
+    /// same results for any number of threads. Without a change during the run nothing is lost.
     #[test]
     fn flows_survive_links_that_fail(text in any_links(), seed in 0u64..1_000, threads in 2u16..6) {
         let scenario = fabric::file::parse(&text, "links").expect("a file").expect("a data centre");
@@ -298,7 +298,7 @@ proptest! {
             let counts = parts::run(scenario, &topology, seed, &options);
             counts.map_err(|error| TestCaseError::fail(error.to_string()))
         };
-        // Also where it ends with packets on their way.
+        // Also where it ends with packets in flight.
         let mut cut = scenario.clone();
         cut.set_text("limit=70us").expect("a limit");
         let early = run(&cut, 1)?;
@@ -336,7 +336,7 @@ fn set(settings: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// Links of the same path, packets back to back: exactly what it takes in an idle network.
+/// Links of one path, packets back to back: exactly the time of an idle network.
 #[test]
 fn a_flow_alone_has_a_slowdown_of_1() {
     for bytes in ["1B", "1000B", "1001B", "20500B", "1MB"] {
@@ -354,7 +354,7 @@ fn a_flow_alone_has_a_slowdown_of_1() {
     }
 }
 
-/// What inputs of one switch carry of their links, all with something to send all the time: packets for random others.
+/// The share of their links that the inputs of one switch carry, always backlogged: packets for random others.
 fn carried_by_one_switch(switch: &str, hosts: u32) -> f64 {
     let settings = set(&[
         "leaves=1",
@@ -377,7 +377,7 @@ fn carried_by_one_switch(switch: &str, hosts: u32) -> f64 {
 }
 
 /// Head-of-line blocking: 2 - sqrt(2) of the links of many ports, more of few (Karol, Hluchyj and Morgan 1987, section III; .6184
-/// of 8, if inputs send to themselves too). A hundredth or two go to the first round trip and to ACKs.
+/// for 8, if inputs send to themselves too). One or two per cent are lost to the first round trip and to ACKs.
 #[test]
 fn inputs_of_a_crossbar_carry_what_karol_found() {
     let carried = [4, 8, 64].map(|hosts| carried_by_one_switch("crossbar", hosts));
@@ -389,7 +389,7 @@ fn inputs_of_a_crossbar_carry_what_karol_found() {
     assert!(shared > 0.94, "{shared}");
 }
 
-/// A flow behind one whose output is congested is held up where the switch is a crossbar, and is a victim.
+/// In a crossbar, a flow behind one whose output is congested is held up, and is a victim.
 #[test]
 fn a_crossbar_blocks_what_goes_elsewhere() {
     let of = |switch: &str| {
@@ -402,7 +402,7 @@ fn a_crossbar_blocks_what_goes_elsewhere() {
             "scheme=dcqcn+tcd",
         ]);
         let flow = |from, to, bytes| Arrival::new(0, from, to, bytes);
-        // All congest host 7 but host 0's second flow, to an idle one.
+        // All congest host 7, except host 0's second flow to an idle one.
         let mut flows: Vec<_> = (0..6).map(|from| flow(from, 7, 300_000)).collect();
         flows.push(flow(0, 6, 100_000));
         counts(&scenario(Kind::LeafSpine, &settings).with_flows(flows), 1)
@@ -474,7 +474,7 @@ fn dcqcn_shares_a_link() {
     assert!((a / b - 1.0).abs() < 0.1, "{a} {b}");
 }
 
-/// A ring of eight: 14 steps, each a flow of its own between neighbours, one after the other.
+/// A ring of eight: 14 steps, each a separate flow between neighbours, one after the other.
 #[test]
 fn all_reduce_goes_round() {
     let settings = set(&["hosts=8", "workload=all-reduce", "flow_size=800kB"]);
@@ -495,7 +495,7 @@ fn all_reduce_goes_round() {
             assert_eq!(flow.start, 0);
             continue;
         };
-        // It starts when that of the step before is at its sender, an ACK's way before that is finished.
+        // It starts when the flow of the step before has arrived at its sender, an ACK's delay before that is finished.
         let id = before * 8 + (flow.from + 7) % 8 + 1;
         let before = counts
             .finished
@@ -510,7 +510,7 @@ fn all_reduce_goes_round() {
     }
 }
 
-/// Flows that are not finished count with what is acknowledged of them: here a link is full, and none is.
+/// Unfinished flows count with their acknowledged bytes: here a link is full, and no flow is finished.
 #[test]
 fn a_run_that_is_cut_off_counts_what_arrived() {
     let settings = set(&["hosts=16", "senders=8", "flow_size=3MB", "limit=200us"]);
@@ -532,7 +532,7 @@ fn a_run_that_is_cut_off_counts_what_arrived() {
     assert!(report.jain > Some(0.2), "{:?}", report.jain);
 }
 
-/// Also where nothing happens for long before: rates and windows are over the time until the limit.
+/// Also where nothing happens for a long time before: rates and windows refer to the time until the limit.
 #[test]
 fn a_run_ends_at_its_limit() {
     // A packet takes 72 ms.
@@ -556,8 +556,8 @@ fn a_run_ends_at_its_limit() {
     assert!(window.goodput_bytes_per_s < Some(line), "{window:?}");
 }
 
-/// T1 and T3: pauses fill the chain's queues, so that plain marking marks the victim, which no congested port
-/// is in the way of; TCD does not, and its slowdown is nearer to that of what it offers, 2.46.
+/// T1 and T3: pauses fill the chain's queues, so that plain marking marks the victim, which crosses no congested port;
+/// TCD does not, and its slowdown is nearer to that of its offered load, 2.46.
 #[test]
 fn tcd_spares_the_victim_of_a_chain() {
     let victim = |scheme: &str| {
@@ -579,15 +579,15 @@ fn tcd_spares_the_victim_of_a_chain() {
     );
 }
 
-/// An incast of class 0 pauses that class all along TCD's chain: a flow that shares the chain with it, or even its host,
-/// is as good as alone in a class of its own, and crawls in the same one.
+/// An incast of class 0 pauses that class all along TCD's chain: a flow that shares the chain with it, or even its host, has
+/// nearly the slowdown of an idle network in its own class, and is much slower in the same class.
 #[test]
 fn a_paused_class_holds_up_no_other() {
     let flow = |start, from, to, priority| Arrival {
         priority,
         ..Arrival::new(start, from, to, 1_000_000)
     };
-    // To R1, by S1 and the fifteen. Some time later to R0, from S0 or S1: by then pauses have come up to these.
+    // To R1, by S1 and the fifteen. Some time later to R0, from S0 or S1: by then pauses have reached these.
     let incast = [1].into_iter().chain(4..19).map(|from| flow(0, from, 3, 0));
     for control in ["pfc", "cbfc"] {
         for from in [0, 1] {
@@ -615,15 +615,15 @@ fn a_paused_class_holds_up_no_other() {
             // By PFC 11.2 and 11.0 in the same class and 1.05 in its own, by credits 10.2, 10.3 and 1.08.
             assert!(same.slowdown > 8.0, "{control} {from}: {}", same.slowdown);
             assert!(own.slowdown < 1.15, "{control} {from}: {}", own.slowdown);
-            // The incast's class stands still at S1 too, and only that; credits are used up by any flow at times.
+            // S1 also pauses the incast's class, and only that; any flow may use up credits at times.
             assert_eq!(off_0, from == 1);
             assert!(control == "cbfc" || !off_1);
         }
     }
 }
 
-/// Of the chain's flows one does not cross what pauses it: whatever the scheme does, with pauses or credits. In an
-/// incast all cross it, and without flow control nothing is held up.
+/// In the chain, only one flow is paused by congestion that it does not cross: with any scheme, with pauses or credits.
+/// In an incast all cross it, and without flow control nothing is held up.
 #[test]
 fn victims_are_held_up_by_what_they_do_not_cross() {
     let victims = |kind, settings: &[&str]| -> Vec<u32> {
@@ -643,8 +643,8 @@ fn victims_are_held_up_by_what_they_do_not_cross() {
     assert!(victims(Kind::FatTree, &["hosts=16", "senders=8"]).is_empty());
 }
 
-/// A flow to an idle host is held up at its own host's port alone, which is paused, or has no credits, for what the
-/// host sends to a congested one: no switch has it in a queue.
+/// A flow to an idle host is held up only at its own host's port, which is paused, or has no credits, because of what
+/// the host sends to a congested one: no switch queues it.
 #[test]
 fn a_host_that_is_held_up_has_victims() {
     for control in [
@@ -663,7 +663,7 @@ fn a_host_that_is_held_up_has_victims() {
     }
 }
 
-/// So many packets on their way, and the next one when an answer is back.
+/// A window of packets in flight, and the next one when an ACK is back.
 #[test]
 fn a_flow_keeps_to_its_window() {
     for packets in [1, 3] {
@@ -680,13 +680,13 @@ fn a_flow_keeps_to_its_window() {
         let (data, ack) = (84_960, 5_280);
         let round_trip = 2 * (data + ack) + 4 * 1_000_000;
         let rounds = 30 / packets;
-        // Those of one round follow each other.
+        // Packets of one round follow each other.
         let expected = rounds * round_trip + (packets - 1) * data;
         assert_eq!(counts.finished[0].time, expected, "{packets}");
     }
 }
 
-/// What does not fit is dropped, and sent again.
+/// What does not fit is dropped, and retransmitted.
 #[test]
 fn tail_drop_loses_and_repeats() {
     let settings = set(&["hosts=16", "senders=15", "flow_control=none", "buffer=50kB"]);
@@ -697,7 +697,7 @@ fn tail_drop_loses_and_repeats() {
     assert_eq!(report.pause_frames, 0);
 }
 
-/// Keeps what the parts of a run tell, and stops it at the first look if it is not patient.
+/// Records the reports of a run's parts, and stops it at the first one if it is not patient.
 #[derive(Debug)]
 struct Onlooker {
     patient: bool,
@@ -728,7 +728,7 @@ fn long() -> Scenario {
     scenario(Kind::FatTree, &set(&settings))
 }
 
-/// Who looks at a run sees each flow that finishes and what happened when, and changes nothing.
+/// An observer of a run gets each finished flow and the series, and changes nothing.
 #[test]
 fn a_run_can_be_watched() {
     let scenario = long();
@@ -778,7 +778,7 @@ fn a_run_can_be_watched() {
             let known = |flow| alone.finished.contains(flow);
             assert!(finished.iter().all(known));
         }
-        // It may have had shorter steps then.
+        // Its steps may have been shorter then.
         joined.join(&whole);
         whole.points.truncate(joined.points.len());
         let twice = |point: &Point| (2 * point.delivered, 2 * point.queued, 2 * point.marked);
@@ -833,7 +833,7 @@ fn a_stopped_run_leaves_what_it_has() {
             assert_eq!(child.try_wait().expect("a child"), None);
             thread::sleep(Duration::from_millis(1));
         }
-        // The shell's own: a bare machine has no other.
+        // The shell's own: a minimal machine has no other.
         let killed = Command::new("sh")
             .args(["-c", &format!("kill {signal} {}", child.id())])
             .status();
@@ -861,7 +861,7 @@ fn a_stopped_run_leaves_what_it_has() {
         assert!(series.lines().all(|line| Some(columns(line)) == header));
         assert!(text(&format!("{threads}/flows.csv")).is_err());
     }
-    // What cannot be written stops it, too.
+    // An output that cannot be written stops it, too.
     fs::create_dir_all(folder.path().join("full/flows.csv.part")).expect("a folder");
     let output = run("full", "1").output().expect("a run");
     let error = String::from_utf8_lossy(&output.stderr);
@@ -886,7 +886,7 @@ fn memory_is_for_what_is_in_flight() {
     assert!(output.status.success(), "{error}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(report["flows_finished"], 1024);
-    // Ten times as much takes as many packets at once, or hardly more.
+    // Ten times as many bytes need the same number of packets at a time, or hardly more.
     let most = |size: &str| {
         let settings = set(&["hosts=54", "workload=permutation", size, "scheme=dcqcn"]);
         counts(&scenario(Kind::FatTree, &settings), 1).most_packets
@@ -895,7 +895,7 @@ fn memory_is_for_what_is_in_flight() {
     assert!(much < 2 * little, "{little} {much}");
 }
 
-/// Two windows that divide a run have all of it; of one after its end nothing is known.
+/// Two windows that divide a run cover all of it; a window after its end is empty.
 #[test]
 fn windows_divide_a_run() {
     let settings = ["hosts=16", "workload=all-to-all", "flow_size=30kB"].map(str::to_owned);
@@ -951,7 +951,7 @@ fn two_flows(failures: &str, settings: &[&str]) -> Result<Scenario, String> {
 
 fn run_of(scenario: &Scenario, windows: &[(Time, Time)]) -> Counts {
     let topology = scenario.topology().expect("a topology");
-    // The first two flows take different ways, where they can.
+    // The first two flows take different paths, where they can.
     let apart = |seed: &u64| {
         let seeded = topology.clone().seeded(*seed);
         seeded.path(0, 2, 1)[1] != seeded.path(1, 3, 2)[1]
@@ -977,7 +977,7 @@ fn run_of(scenario: &Scenario, windows: &[(Time, Time)]) -> Counts {
     one
 }
 
-/// With one of two spines both flows share its link, and lose nothing.
+/// With one of two spines both flows share its link, and nothing is lost.
 #[test]
 fn a_link_that_is_down_is_not_used() {
     let end = |failures: &str| {
@@ -986,7 +986,7 @@ fn a_link_that_is_down_is_not_used() {
         assert_eq!(counts.lost, Lost::default());
         counts.last_end as f64 / MS as f64
     };
-    // 5 MB at 10 Gb/s: 4.25 ms with headers, of each alone.
+    // 5 MB at 10 Gb/s: 4.25 ms with headers, for each alone.
     let whole = end("");
     let cut = end("[[failures]]\nlink = [\"spine1\", \"leaf0\"]\n");
     let other = end("[[failures]]\nlink = [\"leaf[0-1]\", \"spine0\"]\n");
@@ -997,13 +997,13 @@ fn a_link_that_is_down_is_not_used() {
     assert!((other - cut).abs() < 0.01, "{other} {cut}");
 }
 
-/// A link fails after 1 ms, routes move after another 0.1, and it is back after 2: what was on it and in its queue is
-/// lost once, what follows until routes move is lost, too, and the flows are finished with PFC, credits and neither.
+/// A link fails after 1 ms, routes change .1 ms later, and it returns after 2: what was on it and in its queue is lost
+/// once, and so is what follows until routes change; the flows finish with PFC, credits and neither.
 #[test]
 fn a_link_fails_and_returns() {
     for control in ["pfc", "cbfc", "none"] {
         let control_key = format!("flow_control={control}");
-        // Of a larger one, all that waits in it is sent twice when later packets overtake it on the way that is back.
+        // With a larger one, its whole queue is retransmitted when later packets overtake it on the restored path.
         let settings = [&*control_key, "buffer=200kB"];
         let lost = |spine: u32, more: &str| {
             let failures = format!(
@@ -1032,7 +1032,7 @@ fn a_link_fails_and_returns() {
             );
             // A microsecond of delay, and the packet that is being sent.
             assert!((2..=3).contains(&at_once.on_link), "{control} {at_once:?}");
-            // In 0.1 ms a port sends 117 packets of 1062 bytes; a window's worth may be on its way.
+            // In 0.1 ms a port sends 117 packets of 1062 bytes; a window may be in flight.
             assert!(
                 at_once.no_route <= 1 && (100..=125).contains(&later.no_route),
                 "{control} {later:?}"
@@ -1044,7 +1044,7 @@ fn a_link_fails_and_returns() {
     }
 }
 
-/// What routers need not decide, or cannot: each is refused by name.
+/// What routers need not decide, or cannot: each is refused with its name.
 #[test]
 fn failures_that_make_no_sense_are_refused() {
     let spine = "link = [\"leaf0\", \"spine0\"]\n";
@@ -1116,7 +1116,7 @@ fn failures_that_make_routes_cyclic_are_refused() {
     assert!(error.to_string().contains("cyclic routing: "), "{error}");
     both.set_text("flow_control=none").expect("a setting");
     assert_eq!(run_of(&both, &[]).finished.len(), 12);
-    // Also where only what waits while routes move does so.
+    // Also if it happens only until routes change.
     let later = "[[failures]]\nlink = [\"leaf2\", \"spine0\"]\nfrom = \"1ms\"\n";
     let one = text
         .split_once("[[failures]]\nlink = [\"leaf2\"")

@@ -1,4 +1,4 @@
-//! HP's Fig. 1 by both engines that know it: that of HP's networks, and that of data centres.
+//! HP's Fig. 1 with both engines: that of HP's networks, and that of data centres.
 
 use ecn_sim::engine::MS;
 use ecn_sim::fabric::measure::Finished;
@@ -7,20 +7,20 @@ use ecn_sim::report::{self, WindowReport};
 use ecn_sim::scenario::Scenario;
 use ecn_sim::statistics::Sample;
 
-/// Of the links' rate: local and remote flows at the root link, and the victim.
+/// Shares of the links' rate: local and remote flows at the root link, and the victim.
 type Shares = [f64; 3];
 
-/// Links that data packets crossed.
+/// Links crossed by data packets.
 type Hops = u64;
 
-/// In this window, ms.
+/// Measured in this window, ms.
 #[derive(Clone, Copy)]
 struct Window {
     from: u64,
     to: u64,
 }
 
-/// By the engine of HP's networks.
+/// With the engine of HP's networks.
 fn of_hp(settings: &[(&str, String)], seed: u64, window: Window) -> (Shares, Hops) {
     let mut scenario = Scenario::hp();
     for (key, value) in settings {
@@ -36,10 +36,10 @@ fn of_hp(settings: &[(&str, String)], seed: u64, window: Window) -> (Shares, Hop
     (shares, run.record.packet_hops)
 }
 
-/// By that of data centres, with the same settings.
+/// With the engine of data centres, with the same settings.
 fn of_fabric(settings: &[(&str, String)], seed: u64, window: Window) -> (Shares, Hops) {
     let mut scenario = fabric::Scenario::of(Kind::Fig1);
-    let of = |wanted| settings.iter().find(|(key, _)| *key == wanted);
+    let of = |name| settings.iter().find(|(key, _)| *key == name);
     for (key, value) in settings {
         let setting = match *key {
             "marking" | "response" => continue,
@@ -90,8 +90,8 @@ fn over_seeds(seeds: u64, run: impl Fn(u64) -> Shares) -> [Sample; 3] {
     [0, 1, 2].map(|class| Sample::of(shares.iter().map(|shares| shares[class])))
 }
 
-/// Without control ACKs do not meet: both engines send the same packets at the same times. Shares differ by what is on its way
-/// where the window begins and ends.
+/// Without control ACKs do not collide: both engines send the same packets at the same times. Shares differ by the
+/// packets in flight at the window's ends.
 #[test]
 fn without_control_both_engines_are_one() {
     let window = Window { from: 44, to: 58 };
@@ -120,7 +120,7 @@ fn without_control_both_engines_are_one() {
     }
 }
 
-/// The same where a choice that the papers leave open is another one.
+/// The same with other modelling choices that the papers leave open.
 #[test]
 fn without_control_all_choices_are_one() {
     let window = Window { from: 44, to: 58 };
@@ -147,8 +147,8 @@ fn without_control_all_choices_are_one() {
     }
 }
 
-/// With control, ACKs of paced flows can meet on a link, where only the engine of data centres has one of them wait: for
-/// 20 ns, after which the runs go ways of their own. Their means differ by less than two standard deviations over seeds.
+/// With control, ACKs of paced flows can collide on a link, where only the engine of data centres delays one of them: by
+/// 20 ns, after which the runs diverge. Their means differ by less than two standard deviations over seeds.
 #[test]
 fn with_control_both_engines_agree() {
     for (marking, response, buffer, threshold, flows) in [
@@ -177,8 +177,8 @@ fn with_control_both_engines_agree() {
     }
 }
 
-/// The same where a choice that the papers leave open is another one. Store-and-forward is not among them: there HP's engine
-/// has a packet arrive before the one ahead of it has left, at the same instant, and the local share is .715 instead of .692.
+/// The same with other modelling choices that the papers leave open, except store-and-forward: there HP's engine lets a
+/// packet arrive before the one ahead of it has left, at the same instant, and the local share is .715 instead of .692.
 #[test]
 fn with_control_all_choices_agree() {
     for (key, value) in [
@@ -208,7 +208,7 @@ fn agree(mut settings: Vec<(&str, String)>) {
     let hp = over_seeds(8, |seed| of_hp(&settings, seed, window).0);
     let fabric = over_seeds(8, |seed| of_fabric(&settings, seed, window).0);
     for (a, b) in hp.iter().zip(&fabric) {
-        // Where all seeds are alike, half a thousandth for what is on its way.
+        // Where all seeds are alike, half a thousandth for packets in flight.
         let bound = 2.0 * a.sd.max(b.sd) + 0.0005;
         assert!(
             (a.mean - b.mean).abs() < bound,

@@ -1,8 +1,8 @@
-//! Golden results: what runs of every kind came to, one snapshot each in `tests/golden`.
+//! Golden results: the results of all kinds of runs, one snapshot each in `tests/golden`.
 //!
-//! A change that is not meant to move a result leaves all of them as they are. One that is names in its commit the
-//! results that moved, and why. To look at differences: `cargo insta review`, or accept all with
-//! `INSTA_UPDATE=always cargo test -p ecn-sim golden` and read `git diff`.
+//! A change that must not alter a result leaves all of them unchanged. The commit of one that does names the results,
+//! and the reason. To see differences: `cargo insta review`, or accept all with `INSTA_UPDATE=always cargo test -p
+//! ecn-sim golden` and read `git diff`.
 
 use std::fs;
 use std::path::Path;
@@ -13,8 +13,7 @@ use ecn_sim::design::{Design, Table};
 use insta::Settings;
 use serde_json::Value;
 
-/// Name of the snapshot, command of `ecn-sim` in this crate's folder, and what it gets by `--set`. `OUT` is a folder of
-/// the scenario's own.
+/// Name of the snapshot, command of `ecn-sim` in this crate's folder, and its `--set`. `OUT` is a folder of the scenario.
 const SCENARIOS: &[(&str, &str, &str)] = &[
     // HP's networks.
     ("hp-uncontrolled", "run hp", "marking=none response=none"),
@@ -140,8 +139,8 @@ const SCENARIOS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// What is in no snapshot: times of this machine and names of temporary files; settings, which the command has, and a
-/// change of their keys does not change results, nor names of runs, which are hashes of them; and time series, of hundreds
+/// Not part of snapshots: times of this machine and names of temporary files; settings, which are in the command, so
+/// that renaming keys does not change results; names of runs, which are hashes of settings; and time series of hundreds
 /// of points.
 const LEFT_OUT: &[&str] = &[
     "wall_s",
@@ -175,7 +174,7 @@ fn results_are_those_of_before() {
     );
 }
 
-/// A snapshot without its scenario would be kept for ever, and checked by nobody.
+/// A snapshot without its scenario would be kept for ever, and never be checked.
 #[test]
 fn every_snapshot_has_its_scenario() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -197,7 +196,7 @@ fn every_snapshot_has_its_scenario() {
     }
 }
 
-/// Runs a scenario, and sets its results beside its snapshot.
+/// Runs a scenario, and compares its results with its snapshot.
 fn check(folder: &Path, (name, command, set): (&str, &str, &str)) {
     let mut settings = Settings::new();
     settings.set_snapshot_path(folder);
@@ -208,7 +207,7 @@ fn check(folder: &Path, (name, command, set): (&str, &str, &str)) {
     settings.bind(|| insta::assert_yaml_snapshot!(name, results));
 }
 
-/// What a command prints, or of a sweep its records.
+/// A command's output or, for a sweep, its records.
 fn results(command: &str, set: &str) -> Value {
     let out = tempfile::tempdir().expect("a folder");
     if set.contains("design.toml") {
@@ -240,7 +239,7 @@ fn results(command: &str, set: &str) -> Value {
 }
 
 /// Without [`LEFT_OUT`], and with four significant digits of each number that is not an integer: enough to see a
-/// difference of .002 in a share, and no more than another order of the same additions leaves as it is.
+/// difference of .002 in a share, and independent of the order of additions.
 fn rounded(value: Value) -> Value {
     match value {
         Value::Object(fields) => {

@@ -1,10 +1,9 @@
-//! The simulator against a second model of HP's Fig. 1 that shares no code with it, and against what
-//! can be worked out by hand.
+//! The simulator compared with a second model of HP's Fig. 1 that shares no code with it, and with results calculated by
+//! hand.
 //!
-//! The second model is written from the papers and made to be obvious, not fast: floating point, one
-//! list of packets per input buffer, every question answered by a scan of those lists, and marks set
-//! on the packets themselves where the simulator counts. Time goes on to the next moment at which
-//! anything can happen, which is found by a scan, too.
+//! The second model is written from the papers and made to be obvious, not fast: floating point, one list of packets per
+//! input buffer, scans of those lists instead of counters, and marks set on the packets themselves. Time advances to the
+//! next moment at which anything can happen, which is found by a scan, too.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -24,13 +23,13 @@ const HEADER: f64 = 40_000.0;
 const ACK: f64 = 20_000.0;
 const RMIN: f64 = 1.0 / 256.0;
 
-/// A time of which sums are exact, so that two ways to the same moment find the same moment: a tail
-/// leaves as the next header comes.
+/// A time whose sums are exact, so that two ways to the same moment give the same value: a tail leaves as the next header
+/// arrives.
 fn exact(ps: f64) -> f64 {
     ps.floor()
 }
 
-/// What is compared.
+/// Compared results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Setup {
     /// Local flows, and remote ones.
@@ -52,7 +51,7 @@ enum QueueView {
     Coming(f64),
     /// Since then.
     Waiting(f64),
-    /// Its tail is gone then.
+    /// Its tail has left then.
     Leaving(f64),
 }
 
@@ -60,7 +59,7 @@ enum QueueView {
 struct Packet {
     flow: usize,
     place: QueueView,
-    /// To be marked when it leaves.
+    /// Whether it is marked when it leaves.
     chosen: bool,
     marked: bool,
 }
@@ -81,7 +80,7 @@ struct Fig1 {
     now: f64,
     /// Input buffers: of B from its hosts, of A from its hosts (the victim's last), of B from A.
     buffers: Vec<Vec<Packet>>,
-    /// Until when each output transmits.
+    /// When each output finishes its transmission.
     busy: [f64; 3],
     /// When each source may start its next packet; infinite while it waits for an ACK.
     due: Vec<f64>,
@@ -126,7 +125,7 @@ impl Fig1 {
         ]
     }
 
-    /// The buffer of B for what comes from A.
+    /// The buffer of B for packets from A.
     fn last_buffer(&self) -> usize {
         self.buffers.len() - 1
     }
@@ -150,7 +149,7 @@ impl Fig1 {
         room && self.busy[output] <= self.now
     }
 
-    /// Buffer and place of all packets that wait for an output.
+    /// Buffer and index of all packets that wait for an output.
     fn waiting_for(&self, output: usize) -> Vec<(usize, usize)> {
         let mut found = Vec::new();
         for (b, buffer) in self.buffers.iter().enumerate() {
@@ -170,8 +169,8 @@ impl Fig1 {
                 |packet| !matches!(packet.place, QueueView::Leaving(until) if until <= now),
             );
         }
-        // An output that has just become idle takes a packet before the next header is looked at: in a
-        // network of equal packets the two often come at the same moment.
+        // An output that has just become idle takes a packet before the next header is examined: in a network of equal
+        // packets both often happen at the same moment.
         for output in [ROOT, SIDE, BETWEEN] {
             if self.idle(output) {
                 let since = |&(b, at): &(usize, usize)| match self.buffers[b][at].place {
@@ -230,7 +229,7 @@ impl Fig1 {
 
     fn arrive(&mut self, b: usize, at: usize) {
         let output = self.output(b, &self.buffers[b][at]);
-        // It has its chance to cut through before any trigger is looked at.
+        // It may cut through before any trigger is evaluated.
         let free = self.idle(output) && self.waiting_for(output).is_empty();
         self.buffers[b][at].place = QueueView::Waiting(self.now);
         if free {
@@ -307,8 +306,8 @@ impl Fig1 {
 const FROM_MS: u64 = 10;
 const TO_MS: u64 = 40;
 
-/// Distances of the flows' starts, ns: what puts each flow in a phase of its own, in both models the
-/// same, so that they have no randomness to differ by.
+/// Distances of the flows' starts, ns: each flow has its own phase, the same in both models, so that no randomness makes
+/// them differ.
 const STAGGERS: [u64; 2] = [100_037, 99_611];
 
 impl Setup {
@@ -359,7 +358,7 @@ fn mean(setup: Setup, of: fn(Setup, u64) -> Shares) -> Shares {
     std::array::from_fn(|i| runs.iter().map(|run| run[i]).sum::<f64>() / runs.len() as f64)
 }
 
-/// Cases that no issue, paper or figure names.
+/// Cases from no issue, paper or figure.
 fn setups() -> Vec<Setup> {
     let mut all = Vec::new();
     for flows in [3, 7, 13] {
@@ -414,15 +413,13 @@ fn an_independent_model_agrees() {
             }
         }
     }
-    // Packet by packet the same, until fixed and floating point round a delay to different sides of
-    // another event.
+    // Identical packet by packet, until fixed and floating point round a delay to different sides of another event.
     let cases: std::collections::HashSet<_> = apart.iter().map(|(setup, ..)| setup).collect();
     assert!(cases.len() * 20 < results.len(), "{apart:#?}");
 }
 
-/// A model made by others has .47 for the local flows here, and round robin at the outputs .52: as long as fewer packets
-/// than the buffer holds wait, what decides is who of those that wait goes first. With the oldest first, two models
-/// that share no code have the same.
+/// Another group's model has .47 for the local flows here, and round robin at the outputs .52: as long as fewer packets
+/// than the buffer holds wait, the order of service decides. With the oldest first, two models that share no code agree.
 #[test]
 fn a_model_of_the_same_choices_agrees_where_another_did_not() {
     let setup = Setup {
@@ -444,8 +441,8 @@ fn a_model_of_the_same_choices_agrees_where_another_did_not() {
     assert!(in_turn > ours[2] + 0.1, "local {in_turn}, and {}", ours[2]);
 }
 
-/// AIMD that has come down to its floor sends at fixed distances, and so the phases in which flows started decide their
-/// shares for good: one run is no evidence about the victim, and its length does not help.
+/// AIMD at its floor sends at fixed distances, and so the phases in which flows started decide their shares permanently:
+/// one run is no evidence about the victim, whatever its length.
 #[test]
 fn at_the_floor_phases_decide_for_good() {
     let victim = |seed: u64| {
@@ -472,8 +469,8 @@ fn at_the_floor_phases_decide_for_good() {
     assert!(most - least > 0.2, "{runs:?}");
 }
 
-/// Of hp-marking, section 4: the root link sees the heads of all local flows and what fits in B's
-/// buffer of remote ones, and serves them in turn.
+/// hp-marking, section 4: the root link sees the heads of all local flows and the remote packets that fit into B's
+/// buffer, and serves them in turn.
 #[test]
 fn without_marking_the_shares_are_those_of_the_heads_in_line() {
     for (flows, buffer) in [(3, 2), (7, 3), (7, 6), (13, 5), (13, 11)] {

@@ -1,5 +1,5 @@
-//! What can be combined: each network with each option. A cell has an effect on the results, or is refused by a message that
-//! names the option and says why; nothing is ignored without a word.
+//! Combinations of each network with each option. A cell has an effect on the results, or is refused with a message that
+//! names the option and the reason; nothing is ignored silently.
 
 use std::fs;
 use std::path::Path;
@@ -7,12 +7,12 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// What an option does to a network.
+/// Effect of an option on a network.
 #[derive(Clone, Copy, Debug)]
 enum Does {
-    /// The results are others.
+    /// The results differ.
     Change,
-    /// The results are the same: it is about how they come about.
+    /// The results are the same: the option only affects how they are computed.
     Keep,
     /// Exit code 2, with this in the message.
     Refused(&'static str),
@@ -29,7 +29,7 @@ fn sim(words: &[&str]) -> (i32, String, String) {
     (code, text(&output.stdout), text(&output.stderr))
 }
 
-/// What a run came to, without what was asked for and how long it took.
+/// Results of a run, without its settings and times.
 fn results(printed: &str) -> Value {
     let mut report: Value = serde_json::from_str(printed).expect("a report");
     for key in ["parameters", "wall_s", "setup_s"] {
@@ -58,7 +58,7 @@ fn check(base: &[&str], option: &[&str], does: Does) {
     }
 }
 
-/// Networks whose links' shares are counted, each short.
+/// Networks whose links' shares are counted, each small.
 const SHARES: &[&[&str]] = &[
     &["run", "hp", "--set", "duration=6ms", "--set", "victim=off"],
     &[
@@ -162,7 +162,7 @@ fn options_of_shares_change_them() {
         }
         check(base, &["--window", "200us..5ms"], Change);
         check(base, &["--seed", "2"], Change);
-        // Keys of what is not chosen.
+        // Keys of schemes and networks that are not chosen.
         for (others, key) in [
             (&["marking=none"][..], "threshold=3"),
             (&["response=none"], "rmin=1/8"),
@@ -252,7 +252,7 @@ fn every_scheme_has_an_effect_everywhere() {
     }
 }
 
-/// A network of a file: its links with a rate and a delay, and flows.
+/// A network from a file: its links with a rate and a delay, and flows.
 fn custom(rate: &str, flow: &str, more: &str) -> String {
     format!(
         "topology = \"custom\"\nlimit = \"300us\"\nswitches = [\"s[1-2]\"]\nhosts = [\"a[1-4]\", \"z\", \"y\"]\n\
@@ -279,7 +279,7 @@ fn check_file(folder: &Path, (base, other): (&str, &str), options: &[&str], does
         fs::write(&path, text).expect("a file");
         path
     };
-    // Of the same name, which reports have.
+    // With the same name, which reports contain.
     let path = write("network.toml", base);
     let words = |path| [&["run", path], options, &["-j"]].concat();
     let (code, alone, error) = sim(&words(&path));
@@ -419,7 +419,7 @@ fn links_and_flows_of_shares_are_as_their_file_says() {
     );
 }
 
-/// Every verb takes every network.
+/// Every command accepts every network.
 #[test]
 fn networks_are_drawn_swept_compared_and_written() {
     let folder = tempfile::tempdir().expect("a folder");

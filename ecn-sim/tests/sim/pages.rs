@@ -1,4 +1,4 @@
-//! The pages of `docs` that say what the code says, and recipes on them that are run.
+//! Pages of `docs` that are generated from the code, and recipes on them that are run.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ fn docs(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// Compares a page, from this line on, with what it is to be; with `INSTA_UPDATE=always`, as for golden results, writes it.
+/// Compares a page, from this line on, with its expected text; with `INSTA_UPDATE=always`, as for golden results, writes it.
 fn compare(name: &str, from: &str, expected: &str) {
     let text = fs::read_to_string(docs(name)).unwrap();
     let (head, found) = text.split_once(from).expect(from);
@@ -26,7 +26,7 @@ fn compare(name: &str, from: &str, expected: &str) {
     for (found, expected) in found.lines().zip(expected.lines()) {
         assert_eq!(
             found, expected,
-            "{name} is not what the code says: see its comment"
+            "{name} differs from the code: see the comment at its top"
         );
     }
     assert_eq!(found.len(), expected.len(), "{name}: the end");
@@ -43,7 +43,7 @@ fn columns_are_those_of_the_code() {
     compare("results.md", from, &records::page());
 }
 
-/// Who documents keys says what they mean and take.
+/// Every documented key has a meaning and a range.
 #[test]
 fn every_key_is_documented() {
     let all = keys::all();
@@ -61,7 +61,7 @@ fn every_key_is_documented() {
     }
 }
 
-/// Says that a test was left out, past the harness; `cargo xtask test` counts the lines of the file `ECN_SKIPPED`.
+/// Reports a skipped test past the harness; `cargo xtask test` counts the lines of the file `ECN_SKIPPED`.
 fn skipped(name: &str, reason: &str) {
     let _ = writeln!(std::io::stdout(), "\nskipped {name}: {reason}");
     if let Some(list) = std::env::var_os("ECN_SKIPPED") {
@@ -77,7 +77,7 @@ fn skipped(name: &str, reason: &str) {
 /// The command above the recipes, and each recipe of the page by the module that it imports.
 fn recipes() -> (Vec<String>, BTreeMap<String, String>) {
     let text = fs::read_to_string(docs("results.md")).unwrap();
-    // A command goes on after the end of a line.
+    // A command may continue on the next line.
     let text = text.replace("\\\n> ", "");
     let command = text
         .lines()
@@ -91,7 +91,7 @@ fn recipes() -> (Vec<String>, BTreeMap<String, String>) {
     (words.map(str::to_owned).collect(), recipes.collect())
 }
 
-/// A column of a table by its first one.
+/// A column of a table, by its header.
 fn column(csv: &str, name: &str) -> BTreeMap<String, f64> {
     let mut lines = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
     let at = lines
@@ -104,8 +104,8 @@ fn column(csv: &str, name: &str) -> BTreeMap<String, f64> {
         .collect()
 }
 
-/// Means and intervals of the recipe, against those of `compare` itself.
-fn recipe_says_what_compare_says(name: &str, module: &str) {
+/// Means and intervals of the recipe, compared with those of `compare` itself.
+fn recipe_agrees_with_compare(name: &str, module: &str) {
     let python = std::env::var_os("ECN_PYTHON").unwrap_or_else(|| "python3".into());
     let import = Command::new(&python)
         .args(["-c", &format!("import {module}")])
@@ -151,10 +151,10 @@ fn recipe_says_what_compare_says(name: &str, module: &str) {
 
 #[test]
 fn the_recipe_for_pandas_runs() {
-    recipe_says_what_compare_says("the_recipe_for_pandas_runs", "pandas");
+    recipe_agrees_with_compare("the_recipe_for_pandas_runs", "pandas");
 }
 
 #[test]
 fn the_recipe_for_polars_runs() {
-    recipe_says_what_compare_says("the_recipe_for_polars_runs", "polars");
+    recipe_agrees_with_compare("the_recipe_for_polars_runs", "polars");
 }

@@ -1,5 +1,4 @@
-//! What holds in any network under any model: random trees and meshes of switches, random flows,
-//! and every modelling choice.
+//! Invariants of any network under any model: random trees and meshes of switches, random flows, and every modelling choice.
 
 use std::fmt::Debug;
 
@@ -28,7 +27,7 @@ struct Case {
     description: Description,
     model: Model,
     seed: u64,
-    /// Without a loop that credits could wait for each other in.
+    /// Without a loop in which credits could wait for each other.
     tree: bool,
 }
 
@@ -112,7 +111,7 @@ fn model() -> impl Strategy<Value = Model> {
     })
 }
 
-/// What only bridges know.
+/// Settings that only bridges have.
 fn bridges() -> impl Strategy<Value = Model> {
     (
         any_of(&Marking::ALL),
@@ -154,7 +153,7 @@ fn bridges() -> impl Strategy<Value = Model> {
         )
 }
 
-/// Rate and delay of a link. Half of all are alike, so that events fall together.
+/// Rate and delay of a link. Half of all are equal, so that events coincide.
 fn wire() -> impl Strategy<Value = (Rate, DurationText)> {
     let rate = prop_oneof![
         3 => Just(1_000_000_000u64),
@@ -179,7 +178,7 @@ fn case() -> impl Strategy<Value = Case> {
     ];
     let hosts = prop::collection::vec((any::<Index>(), wire()), 2..=9);
     let flows = prop::collection::vec(flow(), 1..=12);
-    // Many to one: what congestion is made of.
+    // Many to one: this causes congestion.
     let incast = any::<bool>();
     (switches, loops, hosts, flows, incast, model(), any::<u64>()).prop_map(
         |(switches, loops, hosts, flows, incast, model, seed)| {
@@ -262,7 +261,7 @@ fn record<Q: Queue>(
         .map_err(|error| TestCaseError::fail(error.to_string()))
 }
 
-/// Sent is delivered or found in flight.
+/// Sent packets are delivered or in flight.
 fn conserved(record: &Record) -> Result<(), TestCaseError> {
     for flow in 0..record.sent_packets.len() {
         prop_assert_eq!(
@@ -275,8 +274,7 @@ fn conserved(record: &Record) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// No channel carries more than its rate allows, and no host more than its sources' rates, where
-/// those do not change.
+/// No channel carries more than its rate permits, and no host more than its sources' rates, where those do not change.
 fn within_rates(case: &Case, network: &Network, record: &Record) -> Result<(), TestCaseError> {
     let fixed = case.model.response == Response::Function(Function::None);
     let pace = case.model.initial_rate;
@@ -326,8 +324,8 @@ proptest! {
         let again = record::<Calendar>(&case, &network, DURATION)?;
         prop_assert_eq!(format!("{first:?}"), format!("{again:?}"));
         prop_assert_eq!(&first, &record::<Heap>(&case, &network, DURATION)?);
-        // In a loop, lossless switches can wait for each other's credits; in a tree never: when all
-        // sources have stopped, all that they sent arrives.
+        // In a loop, lossless switches can wait for each other's credits; in a tree never: when all sources have
+        // stopped, everything sent arrives.
         if case.tree {
             let drained = record::<Calendar>(&case, &network, 1_000_000 * US)?;
             conserved(&drained)?;
@@ -336,8 +334,8 @@ proptest! {
         }
     }
 
-    /// The checks after each event are cnt1 and occupancy = scan, queues within their limit, and that
-    /// the marking had nothing to repair.
+    /// The checks after each event are cnt1 and occupancy = scan, queues within their limit, and that the marking had
+    /// nothing to repair.
     #[test]
     fn any_network_of_bridges_runs_soundly(case in case(), bridges in bridges()) {
         let Model { marking, threshold, buffer, ref response, rmin, m, .. } = case.model;
@@ -347,13 +345,13 @@ proptest! {
         let first = record::<Calendar>(&case, &network, DURATION)?;
         let again = record::<Calendar>(&case, &network, DURATION)?;
         prop_assert_eq!(&first, &again);
-        // When all sources have stopped, all that was not dropped arrives, loop or not.
+        // When all sources have stopped, everything that was not dropped arrives, loop or not.
         let drained = record::<Calendar>(&case, &network, 10_000 * US)?;
         prop_assert_eq!(drained.in_flight_packets.iter().sum::<u64>(), 0);
         let dropped = &drained.windows[1].counts.dropped;
         prop_assert_eq!(drained.dropped_packets(), dropped.iter().sum::<u64>());
         for (record, end) in [(&first, DURATION), (&drained, 10_000 * US)] {
-            // Each flow may owe its device's last packet; a burst is what idle ports are owed.
+            // Each flow may exceed its rate by its device's last packet; an idle port may send a burst.
             for (index, channel) in network.channels.iter().enumerate() {
                 let window = &record.windows[0];
                 let time = u128::from(window.to - window.from + 1_000 * case.model.burst.as_nanos());
@@ -374,7 +372,7 @@ proptest! {
         in_order::<Calendar<11>>(&steps)?;
     }
 
-    /// Whatever line an event is sent to, or none, and many at a time.
+    /// Events for any line, or none, and many at a time.
     #[test]
     fn lanes_keep_time_then_rank_then_the_order_of_scheduling(
         steps in prop::collection::vec(
@@ -392,7 +390,7 @@ proptest! {
         for (number, (delay, line, rank, takes)) in (0..).zip(steps) {
             let now = lanes.now();
             let time = delay.map_or(now / 2, |delay| now + delay);
-            // Those of this time have come.
+            // Those of this time have been returned.
             match rank.filter(|_| time > now) {
                 Some(rank) => {
                     lanes.at_rank(line, time, rank, number);
@@ -419,7 +417,7 @@ proptest! {
     }
 }
 
-/// Kinds of events, of which those of switches need no sorting as long as they come in order.
+/// Kinds of events, of which those of switches need no sorting as long as they are scheduled in order.
 fn kind() -> impl Strategy<Value = Kind> {
     select(vec![
         Event::Arrive as Kind,
@@ -429,8 +427,7 @@ fn kind() -> impl Strategy<Value = Kind> {
     ])
 }
 
-/// Delays around the lengths of a calendar's days and years; a common one, as of a link; none for a
-/// time in the past.
+/// Delays around the lengths of a calendar's days and years; a common one, as of a link; `None` for a time in the past.
 fn delay() -> impl Strategy<Value = Option<Time>> {
     let (day, year) = (1u64 << 15, 1u64 << 27);
     prop_oneof![
@@ -447,10 +444,10 @@ fn delay() -> impl Strategy<Value = Option<Time>> {
 /// A kind of event.
 type Kind = fn(u32) -> Event;
 
-/// What is expected: time, number, event.
+/// Expected: time, number, event.
 type Expected = Vec<(Time, u32, Event)>;
 
-/// Schedules one event per step, then takes out so many.
+/// Schedules one event per step, then takes some out.
 fn in_order<Q: Queue>(steps: &[(Option<Time>, Kind, u8)]) -> Result<(), TestCaseError> {
     let mut scheduler = Scheduler::<Q>::default();
     let mut expected = Expected::new();

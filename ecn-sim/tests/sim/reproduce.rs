@@ -30,7 +30,7 @@ fn sim(words: &[&str]) -> Output {
         .expect("ecn-sim runs")
 }
 
-/// Statements with which the reproduction does not fail.
+/// Statements whose failure is not a failure of the reproduction.
 const OPEN: &[(&str, Verdict)] = &[
     ("P11", Verdict::DoesNotHold),
     ("P12", Verdict::SourcesDisagree),
@@ -69,8 +69,8 @@ fn every_hard_statement_holds() {
         .flat_map(|(family, count)| (1..=*count).map(move |n| format!("{family}{n}")));
     assert_eq!(ids, expected.collect::<Vec<_>>());
     let markdown = report.to_markdown();
-    // What does not hold here, and why not, is known; nothing but what is contested, from memory or of another
-    // testbed goes without a verdict.
+    // What does not hold here is known, with the reason; only statements that are contested, from memory or of another
+    // testbed have no verdict.
     let open = report.statements.iter().filter(|s| !s.hard);
     let open: Vec<(&str, Verdict)> = open.map(|s| (s.id.as_str(), s.verdict)).collect();
     assert_eq!(open, OPEN, "{markdown}");

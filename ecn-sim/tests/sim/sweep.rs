@@ -1,4 +1,4 @@
-//! `sweep` and `merge` through the program: stopped, cut into shards, joined, and told nonsense.
+//! `sweep` and `merge` by the program: killed, divided into shards, merged, and given invalid input.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -22,7 +22,7 @@ buffer = "2..=5"
 rmin = ["1/64", "1/256"]
 "#;
 
-/// 8 runs of a small fat tree, with a key that only half of them know.
+/// 8 runs of a small fat tree, with a key that only half of them have.
 const FABRIC: &str = r#"
 scenario = "fat-tree"
 seeds = [1, 2]
@@ -93,7 +93,7 @@ impl Folder {
     }
 }
 
-/// A record without the times that it took.
+/// A record without its run times.
 fn record(line: &str) -> Value {
     let mut value: Value = serde_json::from_str(line).unwrap();
     let object = value.as_object_mut().unwrap();
@@ -102,7 +102,7 @@ fn record(line: &str) -> Value {
     value
 }
 
-/// Those of a file.
+/// Records of a file.
 fn records(file: &Path) -> Vec<String> {
     let text = fs::read_to_string(file).unwrap();
     text.lines().map(|line| record(line).to_string()).collect()
@@ -129,7 +129,7 @@ fn killed(folder: &Folder, runs: usize) {
     assert_eq!(whole.len(), runs);
     let bytes = fs::read(folder.path("whole/runs.jsonl")).unwrap();
 
-    // Killed once some records are there, wherever it is then.
+    // Killed once some records are written, at any point.
     let file = folder.path("killed/runs.jsonl");
     for least in [1_000, 4_000, 20_000] {
         let mut child = command()
@@ -172,7 +172,7 @@ fn killed(folder: &Folder, runs: usize) {
     }
 }
 
-/// The lines of the table of what has been swept whole and in three shards, and merged in different ways.
+/// The lines of the table of a sweep in whole and in three shards, merged in different ways.
 fn sharded(folder: &Folder) -> Vec<String> {
     folder.sweep("whole", &[]);
     let whole = records(&folder.path("whole/runs.jsonl"));
@@ -202,7 +202,7 @@ fn sharded(folder: &Folder) -> Vec<String> {
     assert_eq!(csv("m"), csv("a"));
     assert!(folder.path("m/runs.svg").exists());
 
-    // What is merged can be merged again, into a file this time; all in one folder works, too.
+    // Merged records can be merged again, into a file this time; all in one folder works, too.
     assert_eq!(code(&folder.merge(&["m", "s2"], "all.jsonl", &[])), 0);
     assert_eq!(
         fs::read_to_string(folder.path("all.csv")).unwrap(),
@@ -233,7 +233,7 @@ fn data_centres_are_swept_like_others() {
                 goodput_bytes_per_s,head_of_line_victims,jain,last_flow_end_ms,marked_packets,packet_hops,pause_frames,\
                 undetermined_packets,error";
     assert_eq!(table[0], keys);
-    // A run of a sweep is that of `run`; what means nothing in it has its default.
+    // A run of a sweep equals that of `run`; settings that do not apply have their default.
     let lines = fs::read_to_string(folder.path("m/runs.jsonl")).unwrap();
     let mut parameters = Vec::new();
     for (line, load, scheme, seed) in [(0, "1/4", "none", "1"), (7, "1/2", "dcqcn", "2")] {
@@ -264,7 +264,7 @@ fn data_centres_are_swept_like_others() {
     assert_eq!(parameters[1]["dcqcn"]["kmin"], "20kB");
 }
 
-/// Windows count as `--window` does, a row each, and means over seeds have their intervals.
+/// Windows count as with `--window`, a row each, and means over seeds have their intervals.
 #[test]
 fn windows_of_data_centres_are_rows() {
     let windows = "windows = [\"0us..50us\", \"50us..5s\"]\nscenario";
@@ -295,7 +295,7 @@ fn windows_of_data_centres_are_rows() {
     let svg = |folder: &Folder| fs::read_to_string(folder.path("m/runs.svg")).unwrap();
     let both = svg(&folder);
     assert!(both.contains("mean over the seeds and its 95 % interval"));
-    // Four points in each of three panels, with a bar of three strokes each, of a width of their own.
+    // Four points in each of three panels, with an error bar of three strokes each, of their own width.
     let one = Folder::of(&FABRIC.replace("seeds = [1, 2]", "seeds = [1]"));
     sharded(&one);
     let strokes = |svg: &str| svg.matches("stroke-width=\"24\"").count();
@@ -353,7 +353,7 @@ fn a_folder_of_another_sweep_is_refused() {
     let folder = Folder::new();
     folder.sweep("a", &[]);
     let before = fs::read(folder.path("a/runs.jsonl")).unwrap();
-    // The same sweep in other words goes on.
+    // The same sweep, written differently, is continued.
     let other_words = SWEEP
         .replace("\"2..=5\"", "{ from = 2, to = 5 }")
         .replace("\"1/64\"", "\"2/128\"");
@@ -371,7 +371,7 @@ fn a_folder_of_another_sweep_is_refused() {
     assert_eq!(code(&output), 2);
     assert!(stderr(&output).contains("/b: holds a different sweep"));
 
-    // Records that nobody knows the sweep of.
+    // Records of an unknown sweep.
     fs::remove_file(folder.path("a/sweep.json")).unwrap();
     let output = folder.sweep("a", &[]);
     assert_eq!(code(&output), 2);
@@ -472,7 +472,7 @@ fn a_designed_response_is_part_of_the_sweep() {
     let output = folder.sweep("a", &[]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert_eq!(code(&folder.sweep("a", &[])), 0);
-    // The name of the file is the same, what is in it is not.
+    // The file's name is the same, its contents are not.
     table("r/(1+r)");
     let output = folder.sweep("a", &[]);
     assert_eq!(code(&output), 2);
@@ -584,12 +584,12 @@ const BAD_FILES: &[(&str, &str)] = &[
 #[test]
 fn bad_input_is_one_line_and_writes_nothing() {
     let folder = Folder::new();
-    for (text, said) in BAD_FILES {
+    for (text, expected) in BAD_FILES {
         folder.write("f.toml", text);
         let output = folder.sweep("out", &[]);
         let error = stderr(&output);
         assert_eq!(code(&output), 2, "{text}: {error}");
-        assert!(error.contains(said), "{text}: {error}");
+        assert!(error.contains(expected), "{text}: {error}");
         assert_eq!(error.lines().count(), 1, "{text}: {error}");
         assert!(!folder.path("out").exists(), "{text}");
     }
@@ -617,7 +617,7 @@ fn a_failed_run_is_a_record() {
         "parameters": record["parameters"], "error": "at 5 ps in switch `A`: something, broken",
     });
     fs::write(&file, text.replacen(first, &failed.to_string(), 1)).unwrap();
-    // It is not tried again: it would fail again.
+    // It is not run again: it would fail again.
     let output = folder.sweep("a", &[]);
     assert_eq!(code(&output), 1);
     let error = stderr(&output);
@@ -626,8 +626,8 @@ fn a_failed_run_is_a_record() {
 
     let output = folder.merge(&["a"], "m", &[]);
     assert_eq!(code(&output), 0);
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.contains("32 runs (1 of them failed)"), "{said}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(printed.contains("32 runs (1 of them failed)"), "{printed}");
     let csv = fs::read_to_string(folder.path("m/runs.csv")).unwrap();
     assert!(csv.contains(",\"at 5 ps in switch `A`: something, broken\"\n"));
     assert!(folder.path("m/runs.svg").exists());
@@ -643,7 +643,7 @@ fn only_one_sweep_writes_a_file() {
     let output = folder.sweep("a", &["--shard", "1/32"]);
     assert_eq!(code(&output), 2);
     assert!(stderr(&output).contains("a sweep is writing it just now"));
-    // Of another's file, what is whole is taken and nothing is cut off.
+    // Of another's file, complete lines are read and nothing is truncated.
     file.write_all(b"{\"run").unwrap();
     assert_eq!(code(&folder.sweep("a", &["--shard", "2/32"])), 0);
     let text = fs::read_to_string(folder.path("a/runs-1-of-32.jsonl")).unwrap();

@@ -19,7 +19,7 @@ fn window(settings: &[&str], seed: u64) -> (HpWindow, u64) {
     }
 }
 
-/// Setting, then root, inter-switch, local, remote and victim as they were measured.
+/// Setting, then root, inter-switch, local, remote and victim as measured.
 const MEASURED: &[(&[&str], [f64; 5])] = &[
     (&[], [0.979, 0.975, 0.513, 0.466, 0.508]),
     (&["round=packets"], [0.985, 0.88, 0.60, 0.385, 0.495]),

@@ -822,7 +822,7 @@ mod tests {
         for (held, missing) in [
             (u64::MAX, &[][..]),
             (NEEDED, &[]),
-            // The old one for all of BPF.
+            // Before Linux 5.8, one capability for all of BPF.
             (1 << 12 | 1 << 21, &[]),
             (NEEDED & !(1 << 39), &["CAP_BPF"]),
             (NEEDED & !(1 << 38), &["CAP_PERFMON"]),
@@ -836,8 +836,8 @@ mod tests {
         }
         let mut report = Report::default();
         rights(&mut report, NEEDED);
-        let said = text(&report);
-        assert!(said.contains("CAP_SYS_ADMIN  not held"), "{said}");
+        let printed = text(&report);
+        assert!(printed.contains("CAP_SYS_ADMIN  not held"), "{printed}");
     }
 
     #[test]
@@ -846,20 +846,24 @@ mod tests {
             let names = ["iptables", "ip6tables", "arptables"];
             std::array::from_fn::<_, 3, _>(|i| (names[i], of[i].to_owned()))
         };
-        let said = |of| {
+        let checked = |of| {
             let mut report = Report::default();
             netfilter(&mut report, &values(of));
             report.checks.remove(0)
         };
-        let check = said(["0", "1", "0"]);
+        let check = checked(["0", "1", "0"]);
         assert_eq!(check.found, Some(true));
         assert_eq!(
             check.detail,
             "bridge-nf-call-iptables=0, bridge-nf-call-ip6tables=1, bridge-nf-call-arptables=0, \
              bridged packets pass the IP filters, fragments are reassembled"
         );
-        assert!(!said(["0", "0", "0"]).detail.contains("pass the IP filters"));
-        assert_eq!(said(["", "", ""]).found, Some(false));
+        assert!(
+            !checked(["0", "0", "0"])
+                .detail
+                .contains("pass the IP filters")
+        );
+        assert_eq!(checked(["", "", ""]).found, Some(false));
     }
 
     #[test]

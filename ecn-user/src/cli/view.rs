@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_show_what_they_told() {
+    fn ports_show_sent_messages() {
         let policy = |kind: Kind| backward::Policy {
             bridge: 0x0200_0000_0001_0000,
             sampling: backward::Sampling {
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_enforced_says_so() {
+    fn unenforced_rates_are_reported() {
         let unlimited = flow::Flow {
             rate_bytes_per_s: 12_500_000,
             ..flow()

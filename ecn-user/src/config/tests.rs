@@ -4,19 +4,19 @@ use std::collections::HashSet;
 
 use super::{file::*, *};
 
-/// Everything that is wrong with `text`, as printed.
+/// All errors in `text`, as printed.
 fn errors(text: &str) -> String {
     Config::parse(text, "ecn.toml").unwrap_err().to_string()
 }
 
-/// What is wrong with a key of a section in an otherwise fit file; the key is on line 5.
+/// The error for a key of a section in an otherwise valid file; the key is on line 5.
 fn error_of(section: &str, key_value: &str) -> String {
     errors(&format!(
         "version = 1\n[[bridge]]\nname = \"br0\"\n{section}\n{key_value}\n"
     ))
 }
 
-/// The example with every key that is commented out put back.
+/// The example with every commented-out key enabled.
 fn example_uncommented() -> String {
     EXAMPLE
         .lines()
@@ -574,7 +574,7 @@ fn bad_names_of_devices_are_refused() {
 fn patterns_are_names_for_all_that_match() {
     assert!(means("br-*", "br-1a2b") && means("tap[0-9]", "tap3") && means("web-?", "web-1"));
     assert!(!means("br-*", "br0") && !means("tap[0-9]", "tap10") && !means("br0", "br00"));
-    // A part of a path at a time.
+    // One component of a path at a time.
     assert!(means("/run/docker/netns/*", "/run/docker/netns/1a"));
     assert!(!means("/run/*", "/run/docker/netns/1a"));
     assert!(Config::parse("[[bridge]]\nname = \"br-*\"\nports = [\"veth*\"]\n", "x").is_ok());

@@ -68,9 +68,9 @@ impl Pair {
 
     fn class(&self, minor: u16) -> ClassStats {
         let all = self.nl.class_stats(self.htb.ifindex).expect("stats");
-        let wanted = EndpointHtb::flow_classid(minor);
+        let expected = EndpointHtb::flow_classid(minor);
         all.into_iter()
-            .find(|class| class.classid == wanted)
+            .find(|class| class.classid == expected)
             .expect("the class")
     }
 

@@ -277,10 +277,10 @@ fn a_missing_congestion_control_is_reported() {
         run(io::Cursor::new(plan), io::sink()).expect_err("no such algorithm"),
         check_congestion_control("nosuch").expect_err("no such algorithm"),
     ] {
-        let said = error.to_string();
+        let message = error.to_string();
         assert!(
-            said.contains("\"nosuch\"") && said.contains("reno"),
-            "{said}"
+            message.contains("\"nosuch\"") && message.contains("reno"),
+            "{message}"
         );
     }
     check_congestion_control("reno").expect("every kernel has it");

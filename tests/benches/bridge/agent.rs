@@ -12,15 +12,15 @@ use ecn_tests::lab::{BRIDGE, DEVICE, Lab};
 use ecn_user::sys::calls as sys;
 use serde_json::Value;
 
-/// How long the agent may take to attach everything.
+/// Time limit for attaching everything.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What its configuration says.
+/// The agent's configuration.
 #[derive(Debug, Clone)]
 pub struct Setup {
     /// The command.
     pub ecn: PathBuf,
-    /// Rate of endpoints, as it is written.
+    /// Link rate of the endpoints, as configured.
     pub link_rate: String,
     /// `auto`, `htb`, `edt`, `pacing`.
     pub enforcement: String,
@@ -31,7 +31,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// The configuration file.
+    /// Text of the configuration file.
     fn text(&self, lab: &Lab) -> String {
         let mut text = String::from("version = 1\n");
         let keys = |text: &mut String, section: &str| {
@@ -39,7 +39,7 @@ impl Setup {
                 let (name, value) = key.split_once('=').unwrap_or((key, ""));
                 let (of, name) = name.trim().split_once('.').unwrap_or(("response", name));
                 let value = value.trim();
-                // As TOML has it, else a string.
+                // A TOML value, else a string.
                 let plain = format!("x = {value}").parse::<toml::Table>().is_ok();
                 let quote = if plain { "" } else { "\"" };
                 if of == section {
@@ -80,11 +80,11 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts it and waits until its ports can be shown.
+    /// Starts it and waits until `ecn port show` lists its ports.
     ///
     /// # Errors
     ///
-    /// With what it said.
+    /// With the agent's log.
     pub fn start(setup: &Setup, lab: &Lab, folder: &Path) -> Result<Self, String> {
         let (config, log) = (folder.join("ecn.toml"), folder.join("ecn.log"));
         let error = |what: &str, error: std::io::Error| format!("cannot {what}: {error}");
@@ -115,7 +115,7 @@ impl Agent {
         {
             let ended = agent.child.try_wait().ok().flatten();
             if ended.is_some() || start.elapsed() > PATIENCE {
-                return Err(format!("{} run: {}", agent.ecn.display(), agent.said()));
+                return Err(format!("{} run: {}", agent.ecn.display(), agent.log()));
             }
             std::thread::sleep(Duration::from_millis(100));
         }
@@ -124,13 +124,13 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Its process.
+    /// Its process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it logged.
-    pub fn said(&self) -> String {
+    /// The agent's log.
+    pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
@@ -144,7 +144,7 @@ impl Agent {
         ports.as_array().cloned()
     }
 
-    /// A port's counters, all those whose name begins so added up.
+    /// Sum of a port's counters whose names begin with `counter`.
     pub fn port(&self, name: &str, counter: &[&str]) -> u64 {
         let ports = self.ports().unwrap_or_default();
         let port = ports.iter().find(|port| port["port"] == name);
@@ -152,7 +152,7 @@ impl Agent {
         values.sum()
     }
 
-    /// Ends it as systemd would.
+    /// Stops it as systemd would.
     pub fn stop(mut self) {
         let pid = nix::unistd::Pid::from_raw(self.child.id() as i32);
         let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);

@@ -1,4 +1,4 @@
-//! Greedy senders and what receives from them: a thread per host, whatever the number of flows.
+//! Greedy senders and their receivers: a thread per host, whatever the number of flows.
 
 use std::{
     collections::VecDeque,
@@ -34,39 +34,39 @@ use nix::{
 /// Ports of the receivers.
 const UDP: u16 = 5000;
 const TCP: u16 = 5001;
-/// The first flow's own port.
+/// Source port of the first flow.
 const FIRST: u16 = 20_000;
 /// Payload of a full frame.
 pub const PAYLOAD: usize = FRAME as usize - 14 - 28;
-/// How often threads look whether they are to stop.
+/// How often threads check whether to stop.
 const LOOK_MS: u8 = 20;
-/// Packets sent between two looks at the sockets.
+/// Packets sent between two polls of the sockets.
 const TURN: usize = 16;
 
 /// How a flow sends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
-    /// As fast as its socket takes it.
+    /// UDP, as fast as its socket accepts it.
     Udp,
-    /// With this congestion control.
+    /// TCP, with this congestion control.
     Tcp(&'static str),
 }
 
 /// A greedy flow.
 #[derive(Debug, Clone)]
 pub struct Flow {
-    /// Host that sends.
+    /// Sending host.
     pub from: usize,
-    /// Host that receives.
+    /// Receiving host.
     pub to: usize,
     /// How.
     pub kind: Kind,
-    /// When it sends, since the start; always if there is nothing.
+    /// Times at which it sends, since the start; always if empty.
     pub times: Vec<(Duration, Duration)>,
 }
 
 impl Flow {
-    /// One that never stops.
+    /// A flow that never stops.
     pub const fn new(from: usize, to: usize, kind: Kind) -> Self {
         Self {
             from,
@@ -83,41 +83,41 @@ impl Flow {
     }
 }
 
-/// What of a flow arrived.
+/// Received part of a flow.
 #[derive(Debug, Default)]
 pub struct Count {
     /// Payload.
     pub bytes: AtomicU64,
-    /// Of TCP: not counted.
+    /// Packets; not counted for TCP.
     pub packets: AtomicU64,
 }
 
 /// How they send.
 #[derive(Debug, Clone, Copy)]
 pub struct How {
-    /// What a host's NIC carries, frames, bytes per second.
+    /// Rate of a host's NIC, frames, bytes per second.
     pub nic_bytes_per_s: u64,
     /// `SO_SNDBUF` of UDP; else the system's default.
     pub sndbuf: Option<usize>,
-    /// What TCP is given at a time, bytes.
+    /// Bytes written to TCP at a time.
     pub write: usize,
 }
 
-/// Wall clock, as the kernel stamps packets.
+/// Wall clock, as in the kernel's receive timestamps.
 pub fn clock_ns() -> u64 {
     clock_gettime(ClockId::CLOCK_REALTIME)
         .map(|t| t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64)
         .expect("a clock")
 }
 
-/// What all threads see.
+/// Shared by all threads.
 #[derive(Debug)]
 pub struct Shared {
     /// Of each flow.
     pub counts: Vec<Count>,
     /// When flows start, wall clock; 0 while they wait.
     start_ns: AtomicU64,
-    /// Whether delays count.
+    /// Whether delays are recorded.
     pub measures: AtomicBool,
     stop: AtomicBool,
 }
@@ -139,8 +139,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// Opens all sockets, and connects those of flows that send from the start on, as iperf3 does: hundreds of SYNs at
-    /// once would be a test of the queue's length. Nothing is sent yet.
+    /// Opens all sockets, and connects flows that send from the start, as iperf3 does: hundreds of simultaneous SYNs
+    /// would test the length of the accept queue. Nothing is sent yet.
     pub fn open(lab: &Lab, flows: &[Flow], how: How) -> Self {
         let shared = Arc::new(Shared {
             counts: flows.iter().map(|_| Count::default()).collect(),
@@ -200,19 +200,19 @@ impl Load {
             }));
         }
         drop(ready);
-        // All are ready when nobody is left who could say something.
+        // All are ready when every thread has dropped its sender.
         let _ = opened.recv();
         load
     }
 
-    /// Starts; the wall clock then.
+    /// Starts; returns the wall clock at the start.
     pub fn start(&self) -> u64 {
         let now = clock_ns();
         self.shared.start_ns.store(now, Relaxed);
         now
     }
 
-    /// Stops all; one-way delays of UDP, us.
+    /// Stops all; returns one-way delays of UDP, us.
     pub fn stop(mut self) -> Histogram<u64> {
         self.end();
         let mut all = delays();
@@ -248,12 +248,12 @@ struct Sender {
     from: SocketAddr,
     to: SocketAddr,
     socket: Option<OwnedFd>,
-    /// Whether it is among those that can send.
+    /// Whether it is among the flows that can send.
     queued: bool,
 }
 
 impl Sender {
-    /// Its socket, connected or about to be.
+    /// Its socket, connected or connecting.
     fn open(&self, how: How) -> OwnedFd {
         let kind = match self.flow.kind {
             Kind::Udp => SockType::Datagram,
@@ -272,7 +272,7 @@ impl Sender {
                 let control = std::ffi::OsString::from(control);
                 let set = sockopt::TcpCongestion.set(&fd, &control);
                 set.expect("a congestion control that was looked for");
-                // Reset at the end: what waits must not go on.
+                // Resets the connection when closed: queued data must not be sent.
                 let linger = libc::linger {
                     l_onoff: 1,
                     l_linger: 0,
@@ -294,7 +294,7 @@ struct Senders {
     how: How,
     epoll: Epoll,
     ready: VecDeque<usize>,
-    /// What the NIC may send now, bytes.
+    /// Token bucket of the NIC, bytes.
     tokens: f64,
     filled: Duration,
     payload: Vec<u8>,
@@ -325,7 +325,7 @@ impl Senders {
         }
     }
 
-    /// Opens what is due at the start, one after the other.
+    /// Connects the flows that are due at the start, one after the other.
     fn connect(&mut self) {
         for n in 0..self.flows.len() {
             if !self.flows[n].flow.is_on(Duration::ZERO) {
@@ -347,7 +347,7 @@ impl Senders {
         self.flows[n].socket = Some(socket);
     }
 
-    /// Opens and closes what is due.
+    /// Opens and closes flows that are due.
     fn switch(&mut self, now: Duration) {
         for n in 0..self.flows.len() {
             let flow = &mut self.flows[n];
@@ -363,7 +363,7 @@ impl Senders {
         }
     }
 
-    /// Finds those that can send; waits if none can.
+    /// Finds flows that can send; waits if none can.
     fn poll(&mut self) {
         let mut events = [EpollEvent::empty(); 64];
         let wait = if self.ready.is_empty() { LOOK_MS } else { 0 };
@@ -420,7 +420,7 @@ impl Senders {
                 Err(Errno::ENOBUFS | Errno::EINTR | Errno::ECONNREFUSED) if udp => {
                     self.ready.push_back(n);
                 }
-                // A connection that was not made in time, or broken: another one.
+                // A connection that timed out, or was reset: another one is opened.
                 Err(_) => {
                     flow.queued = false;
                     flow.socket = None;
@@ -430,14 +430,14 @@ impl Senders {
         }
     }
 
-    /// Whether the NIC takes a packet now; waits a moment if not.
+    /// Whether the NIC accepts a packet now; waits a moment if not.
     fn nic_has_room(&mut self, shared: &Shared) -> bool {
         let frame = f64::from(FRAME);
         let now = shared.since_start().unwrap_or_default();
         let rate = self.how.nic_bytes_per_s as f64;
         let new = (now - self.filled).as_secs_f64() * rate;
         self.filled = now;
-        // Made up for: what a timer may be late.
+        // Makes up for late timers up to this amount.
         self.tokens = (self.tokens + new).min(rate * 1.5e-3 + 2.0 * frame);
         if self.tokens >= frame {
             return true;
@@ -448,10 +448,10 @@ impl Senders {
     }
 }
 
-/// Told once, until asked again.
+/// Reported once, until armed again.
 const WRITABLE: EpollFlags = EpollFlags::EPOLLOUT.union(EpollFlags::EPOLLONESHOT);
 
-/// A socket that receives with the kernel's time stamps.
+/// A socket that receives with the kernel's timestamps.
 pub fn sink(host: &Host, port: u16) -> UdpSocket {
     let at = SocketAddr::new(host.v4.into(), port);
     let socket = host.ns.run(|| UdpSocket::bind(at)).expect("a UDP socket");
@@ -462,7 +462,7 @@ pub fn sink(host: &Host, port: u16) -> UdpSocket {
     socket
 }
 
-/// Takes what is there, up to 32 packets: their port, first 16 bytes, length, and when they came.
+/// Receives up to 32 queued packets: source port, first 16 bytes, length, and receive time.
 pub fn receive(socket: &UdpSocket, mut packet: impl FnMut(u16, &[u8; 16], usize, u64)) {
     const TOGETHER: usize = 32;
     let mut buffers = [[0u8; 16]; TOGETHER];
@@ -553,7 +553,7 @@ fn receive_tcp(listener: &TcpListener, shared: &Shared) {
             }
             let n = n as usize;
             let Some(stream) = &streams[n] else { continue };
-            // Thrown away in the kernel.
+            // Discarded in the kernel.
             match recv(stream.as_raw_fd(), &mut nothing, MsgFlags::MSG_TRUNC) {
                 Ok(len @ 1..) => _ = shared.counts[n].bytes.fetch_add(len as u64, Relaxed),
                 Err(Errno::EAGAIN | Errno::EINTR) => {}

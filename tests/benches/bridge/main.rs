@@ -1,8 +1,8 @@
-//! `cargo xtask bench bridge`: control on an ordinary bridge, against none and against other ways.
+//! `cargo xtask bench bridge`: control on an ordinary bridge, compared with none and with other means.
 //!
-//! One bridge in a namespace of its own; ten hosts that send, one that receives behind the port under test, one
-//! that pings it, one that sends it voice. Every packet is a frame of its own, as on a wire. The port is an HTB class with a pfifo of
-//! 100 packets; a host sends no more than its NIC carries, which is what the endpoints' `link_rate` says, and 1 Gbit/s at most.
+//! One bridge in its own namespace; ten hosts that send, one that receives behind the port under test, one that pings
+//! it, one that sends it voice. Every packet is a frame of its own, as on a wire. The port is an HTB class with a pfifo
+//! of 100 packets; a host sends no more than its NIC carries, which is the endpoints' `link_rate`, and 1 Gbit/s at most.
 
 mod agent;
 mod load;
@@ -74,7 +74,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// The `ecn` command: as given, else `release/ecn` of the target folder that this program is in.
+    /// The `ecn` command: as given, else `release/ecn` of the target folder of this program.
     fn ecn(&self) -> PathBuf {
         let beside = || {
             Some(
@@ -94,7 +94,7 @@ impl Args {
 }
 
 fn main() -> ExitCode {
-    // `cargo test --benches` asks for nothing.
+    // `cargo test --benches` passes no arguments.
     if std::env::args().len() == 1 {
         return ExitCode::SUCCESS;
     }
@@ -173,7 +173,7 @@ fn main() -> ExitCode {
     } else if outcomes.len() > 1 {
         println!("\n{}", report::table(&outcomes));
     }
-    // Single rows are for looking at.
+    // Single rows are for inspection.
     if args.rows.is_empty() {
         match report::write(&outcomes) {
             Ok(out) => eprintln!("in {}: bridge.json, bridge.svg", out.display()),
@@ -190,7 +190,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// One run of a row, as its JSON has it: for the tests, of which this is a module.
+/// One run of a row, as in the JSON output: for the tests, which include this as a module.
 #[cfg(test)]
 pub fn outcome(
     row: &str,

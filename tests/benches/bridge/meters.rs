@@ -1,4 +1,4 @@
-//! What is measured beside the greedy flows: the port's queue, a ping, a voice stream, processes.
+//! Measurements beside the greedy flows: the port's queue, a ping, a voice stream, processes.
 
 use std::{
     fs,
@@ -30,27 +30,27 @@ use nix::{
 
 use super::load::{self, Shared, clock_ns, delays};
 
-/// A look at the port.
+/// A sample of the port.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Sample {
-    /// Since the start, ns.
+    /// Time since the start, ns.
     pub at_ns: u64,
     /// Packets waiting.
     pub queue: u32,
     /// Dropped so far.
     pub drops: u32,
-    /// What the first flow has received so far, bytes.
+    /// Bytes that the first flow has received so far.
     pub first_bytes: u64,
 }
 
-/// Looks at a port's root qdisc every millisecond.
+/// Samples a port's root qdisc every millisecond.
 pub struct Sampler {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Vec<Sample>>,
 }
 
 impl Sampler {
-    /// Starts; `start_ns` is when the flows did, by the wall clock.
+    /// Starts; `start_ns` is the flows' start, by the wall clock.
     pub fn start(lab: &Lab, host: usize, shared: Arc<Shared>, start_ns: u64) -> Self {
         let nl = Netlink::open(&lab.switch).expect("netlink");
         let port = lab.hosts[host].port_index;
@@ -74,7 +74,7 @@ impl Sampler {
         Self { stop, thread }
     }
 
-    /// Stops; all that was seen.
+    /// Stops; returns all samples.
     pub fn stop(self) -> Vec<Sample> {
         self.stop.store(true, Relaxed);
         self.thread.join().expect("the sampler")
@@ -90,7 +90,7 @@ pub struct Meter {
     receiver: JoinHandle<Histogram<u64>>,
 }
 
-/// What it saw.
+/// Its results.
 pub struct Delays {
     /// us.
     pub times: Histogram<u64>,
@@ -99,18 +99,18 @@ pub struct Delays {
 }
 
 impl Delays {
-    /// The time that this share of the packets stays below, ms.
+    /// The given quantile of the delays, ms.
     pub fn ms(&self, share: f64) -> f64 {
         self.times.value_at_quantile(share) as f64 / 1e3
     }
 
-    /// Share that did not arrive.
+    /// Share of packets that did not arrive.
     pub fn lost(&self) -> f64 {
         1.0 - (self.times.len() as f64 / self.sent.max(1) as f64).min(1.0)
     }
 }
 
-/// As ping's default, with the time behind the header.
+/// Ping's default payload, with the timestamp after the header.
 const PING: usize = 64;
 const PING_EVERY: Duration = Duration::from_millis(10);
 /// 5 Mbit/s of payload in packets of 200 bytes.
@@ -192,12 +192,12 @@ impl Meter {
         meter.finish(vec![sender], receiver)
     }
 
-    /// Whether what is sent from now on counts.
+    /// Whether packets sent from now on are measured.
     pub fn measure(&self, on: bool) {
         self.measures.store(on, Relaxed);
     }
 
-    /// Stops, when the last packets have had their time.
+    /// Stops, after waiting for the last packets.
     pub fn stop(self) -> Delays {
         self.measure(false);
         thread::sleep(Duration::from_millis(300));
@@ -229,7 +229,7 @@ impl Flags {
         }
     }
 
-    /// Sends at a steady pace; what is late is made up for.
+    /// Sends at a steady rate; makes up for delays.
     fn paced(&self, every: Duration, mut one: impl FnMut(u64)) {
         let start = Instant::now();
         let mut sequence = 0u64;
@@ -287,7 +287,7 @@ fn ping_socket(to: IpAddr) -> OwnedFd {
     socket
 }
 
-/// The next ICMP message and when it came.
+/// The next ICMP message and its receive time.
 fn reply(socket: &OwnedFd) -> Option<([u8; PING], u64)> {
     let mut buffer = [0; 128];
     let mut space = cmsg_space!(TimeSpec);
@@ -304,7 +304,7 @@ fn reply(socket: &OwnedFd) -> Option<([u8; PING], u64)> {
         });
         (message.bytes, stamp.unwrap_or_else(clock_ns))
     };
-    // Behind its IPv4 header.
+    // After the IPv4 header.
     let header = usize::from(buffer[0] & 0xf) * 4;
     let reply = buffer[..len].get(header..header + PING)?;
     Some((reply.try_into().ok()?, at))
@@ -322,18 +322,18 @@ fn checksum(bytes: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// The agent at a moment.
+/// A sample of the agent.
 #[derive(Debug, Clone, Copy)]
 pub struct Cost {
     /// When.
     pub at: Instant,
-    /// Processor time so far.
+    /// CPU time so far.
     pub cpu: Duration,
     /// Bytes.
     pub memory: u64,
 }
 
-/// Looks at a process ten times a second.
+/// Samples a process ten times a second.
 pub struct Watch {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Vec<Cost>>,
@@ -359,14 +359,14 @@ impl Watch {
         Self { stop, thread }
     }
 
-    /// Stops; all that was seen.
+    /// Stops; returns all samples.
     pub fn stop(self) -> Vec<Cost> {
         self.stop.store(true, Relaxed);
         self.thread.join().expect("the watch")
     }
 }
 
-/// Drops at the hosts' own devices so far: all root qdiscs.
+/// Drops at the hosts' own devices so far, by all root qdiscs.
 pub fn host_drops(lab: &Lab) -> u64 {
     let drops = lab.hosts.iter().map(|host| {
         let found = host.nl.root_qdisc(host.ifindex).expect("qdiscs");
@@ -375,7 +375,7 @@ pub fn host_drops(lab: &Lab) -> u64 {
     drops.sum()
 }
 
-/// Processor time of a process so far, all threads.
+/// CPU time of a process so far, all threads.
 pub fn process_cpu(pid: u32) -> Duration {
     let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(pid as i32));
     let time = clock.and_then(|clock| clock.now());
@@ -390,7 +390,7 @@ pub fn process_memory(pid: u32) -> u64 {
     kib.unwrap_or(0) << 10
 }
 
-/// Time that the machine's processors were busy so far, and all their time.
+/// Busy and total CPU time of the machine so far.
 pub fn machine_cpu() -> (u64, u64) {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     let first = text.lines().next().unwrap_or_default();
@@ -404,7 +404,7 @@ pub fn machine_cpu() -> (u64, u64) {
     (all - idle, all)
 }
 
-/// A namespace of the same name, for another thread.
+/// Opens the same namespace again, for another thread.
 pub fn same(ns: &NetNs) -> NetNs {
     NetNs::named(ns.name()).expect("a namespace")
 }

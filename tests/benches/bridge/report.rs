@@ -1,4 +1,4 @@
-//! What people and programs get of the runs: a table, the accepted values beside it, JSON, a picture.
+//! Output of the results: a table, accepted values, JSON, an SVG.
 
 use std::{fs, path::PathBuf};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::run::{Control, Outcome};
 
-/// A value that control is to keep: the row, the value, and the least or the most.
+/// A requirement: the row, the value, and its lower or upper bound.
 struct Bar {
     rows: &'static [&'static str],
     value: &'static str,
@@ -45,7 +45,7 @@ const fn bar(rows: &'static [&'static str], value: &'static str, bound: Bound) -
     Bar { rows, value, bound }
 }
 
-/// What is accepted at 100 Mbit/s.
+/// Requirements at 100 Mbit/s.
 const BARS: &[Bar] = &[
     bar(&["udp-1", "cubic-1", "reno-1"], "full_percent", Least(96.0)),
     bar(FEW, "full_percent", Least(95.0)),
@@ -103,7 +103,7 @@ const BARS: &[Bar] = &[
     bar(&["udp-40"], "own_p50_ms", Most(60.0)),
 ];
 
-/// What of a run is not as accepted, in words; nothing for other controls than HP's marks.
+/// Requirements that a run does not meet, in words; none for controls other than HP's marks.
 pub fn misses(outcome: &Outcome) -> Vec<String> {
     if !matches!(outcome.control, Control::Ecn | Control::Backward) {
         return Vec::new();
@@ -175,14 +175,14 @@ pub fn table(outcomes: &[Outcome]) -> String {
     text
 }
 
-/// Everything.
+/// The JSON document.
 pub fn document(outcomes: &[Outcome]) -> Value {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let rows: Vec<Value> = outcomes.iter().map(Outcome::json).collect();
     json!({"kernel": release.trim(), "rows": rows})
 }
 
-/// JSON and SVG into `ECN_BENCH_OUT`, else `target/bench`.
+/// Writes JSON and SVG into `ECN_BENCH_OUT`, else `target/bench`.
 ///
 /// # Errors
 ///

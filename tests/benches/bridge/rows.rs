@@ -1,4 +1,4 @@
-//! The rows: who sends what to whom, by name.
+//! The rows: the senders and receivers of each, by name.
 
 use std::time::Duration;
 
@@ -15,30 +15,30 @@ pub const SINK: usize = SENDERS;
 pub const PING: usize = SENDERS + 1;
 /// The host that sends it voice.
 pub const VOICE: usize = SENDERS + 2;
-/// The sender that short transfers come from.
+/// The sender of short transfers.
 pub const SERVER: usize = SENDERS - 1;
 /// All of them.
 pub const HOSTS: usize = SENDERS + 3;
 
-/// What a row has beside its greedy flows, or looks at.
+/// What a row measures beside its greedy flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Special {
     /// Nothing.
     None,
     /// The queue 300 ms after all start at once, and what was dropped until the end.
     Start,
-    /// The time until the first flow has the port to itself, after the others stop.
+    /// The queue 300 ms after all flows start at once, and drops until the end.
     Stop {
         /// When they stop.
         at: Duration,
     },
     /// Short transfers from [`SERVER`].
     Web {
-        /// What clients do.
+        /// How clients open connections.
         clients: Clients,
-        /// Length of an answer.
+        /// Length of a response.
         bytes: usize,
-        /// Whether the agent is watched after their end.
+        /// Whether the agent is observed after their end.
         after: bool,
     },
 }
@@ -46,25 +46,25 @@ pub enum Special {
 /// A row.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// As it is typed.
+    /// Its name on the command line.
     pub name: String,
     /// Greedy flows.
     pub flows: Vec<Flow>,
     /// Hosts without an endpoint.
     pub without: Vec<usize>,
-    /// With a voice stream.
+    /// Whether there is a voice stream.
     pub voice: bool,
-    /// What else.
+    /// Other measurements.
     pub special: Special,
-    /// Hosts whose ports are held to the rate.
+    /// Hosts whose ports are limited to the rate.
     pub shaped: Vec<usize>,
-    /// How many times the port's rate the endpoints' link rate is.
+    /// Ratio of the endpoints' link rate to the port's rate.
     pub link: u64,
-    /// Super-packets, as on one machine.
+    /// Whether there are super-packets, as on one machine.
     pub super_packets: bool,
-    /// Rate of the port, where the row says it.
+    /// Rate of the port, if the row sets it.
     pub rate: Option<&'static str>,
-    /// How long it is run, where the row says it.
+    /// Duration, if the row sets it.
     pub seconds: Option<u64>,
 }
 
@@ -85,7 +85,7 @@ impl Row {
     }
 }
 
-/// So many flows of a kind, spread over the senders.
+/// This number of flows of a kind, spread over the senders.
 fn spread(kind: &Kind, flows: usize) -> Vec<Flow> {
     (0..flows)
         .map(|n| Flow::new(n % SENDERS, SINK, kind.clone()))
@@ -104,7 +104,7 @@ fn kind(name: &str) -> Option<Kind> {
     })
 }
 
-/// The row of this name, run for so long.
+/// The row of this name, run for this time.
 pub fn row(name: &str, seconds: u64) -> Option<Row> {
     let second = Duration::from_secs;
     if let Some((rest, rate)) = name.split_once('@') {
@@ -166,7 +166,7 @@ pub fn row(name: &str, seconds: u64) -> Option<Row> {
             Some(row)
         }
         "conns" | "web" => {
-            // conns-200: so many a second; web: 20 that stay.
+            // conns-200: connections per second; web: 20 that stay open.
             let clients = match first {
                 "conns" => Clients::New(words.last()?.parse().ok()?),
                 _ => Clients::Kept(20),
@@ -197,7 +197,7 @@ pub fn row(name: &str, seconds: u64) -> Option<Row> {
     }
 }
 
-/// Five flows stay; of five others one leaves or joins every second.
+/// Five flows stay; one of five others leaves or joins every second.
 fn churn(kind: &Kind, seconds: u64) -> Vec<Flow> {
     let mut flows = spread(kind, SENDERS);
     for (n, flow) in flows.iter_mut().skip(SENDERS / 2).enumerate() {
@@ -230,7 +230,7 @@ fn web(name: &str, clients: Clients) -> Row {
     row
 }
 
-/// Those that are run by default, and what they show.
+/// Rows that are run by default, and what they show.
 pub fn all() -> Vec<(String, &'static str)> {
     let mut rows = Vec::new();
     for (kind, what) in [

@@ -1,4 +1,4 @@
-//! A run of a row: everything made, measured, and taken away again.
+//! A run of a row: set up, measured, and removed.
 
 use std::{
     collections::BTreeMap,
@@ -23,32 +23,32 @@ use super::{
     web::{Transfers, Web},
 };
 
-/// What is not measured.
+/// Duration that is not measured.
 const WARM_UP: Duration = Duration::from_secs(2);
-/// How long the agent is watched after many connections.
+/// How long the agent is observed after many connections.
 const AFTER: Duration = Duration::from_secs(10);
 /// Packets in the port's queue.
 const QUEUE: u32 = 100;
-/// Most that a host's NIC carries. More from ten hosts is more than a machine sends: senders that never wait
-/// for their NIC keep everybody else off the processors.
+/// Maximum rate of a host's NIC. A machine cannot send more from ten hosts: senders that never wait for their NIC keep all
+/// other processes off the CPUs.
 const MOST_NIC_BYTES_PER_S: u64 = 125_000_000;
-/// What a full port carries of its rate as UDP payload.
+/// Share of its rate that a full port carries as UDP payload.
 const FULL: f64 = PAYLOAD as f64 / FRAME as f64;
 
-/// What controls.
+/// How the port is controlled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Control {
     /// Nothing: a pfifo.
     None,
     /// The agent, endpoints at all hosts.
     Ecn,
-    /// The agent, endpoints at senders only, marks in messages from the port.
+    /// The agent, endpoints at senders only, marks reported by messages from the port.
     Backward,
-    /// So, with BCN instead of marks.
+    /// As `backward`, with BCN instead of marks.
     Bcn,
-    /// So, with QCN.
+    /// As `backward`, with QCN.
     Qcn,
-    /// At the port, a class for each host that may borrow from the others.
+    /// At the port, an HTB class for each host that may borrow from the others.
     Htb,
     /// Both: the agent, and a class for each host at the port.
     EcnHtb,
@@ -68,7 +68,7 @@ impl Control {
         matches!(self, Self::Ecn | Self::EcnHtb) || self.messages().is_some()
     }
 
-    /// The bridge's configuration, if its ports notify senders themselves.
+    /// The bridge's configuration, if its ports send messages.
     fn messages(self) -> Option<&'static str> {
         match self {
             Self::Backward => Some("bridge.feedback=backward"),
@@ -90,7 +90,7 @@ impl Control {
 pub struct Outcome {
     /// Its name.
     pub row: String,
-    /// What controlled.
+    /// What controlled it.
     pub control: Control,
     /// Port's rate, bytes per second; 0 without a shaper.
     rate: u64,
@@ -102,7 +102,7 @@ pub struct Outcome {
 pub const HEAD: &str = "row                control    %rate  %full   Jain  queue   max  drops/s host-dr/s ping50 ping99  lost%  agent  MB   CE%  CPU  more";
 
 impl Outcome {
-    /// One of its values; not a number if it has none of that name.
+    /// One of its values; NaN if it has none of that name.
     pub fn value(&self, name: &str) -> f64 {
         self.values.get(name).copied().unwrap_or(f64::NAN)
     }
@@ -121,7 +121,7 @@ impl Outcome {
         Some(median)
     }
 
-    /// For people.
+    /// Text output.
     pub fn line(&self) -> String {
         let v = |name: &str| self.value(name);
         let control = self.control.name();
@@ -155,7 +155,7 @@ impl Outcome {
         line.replace("NaN", "  -")
     }
 
-    /// For programs.
+    /// JSON output.
     pub fn json(&self) -> Value {
         let control = self.control.name();
         let thousandth = |value: f64| (value * 1000.0).round() / 1000.0;
@@ -171,7 +171,7 @@ impl Outcome {
     }
 }
 
-/// Those of [`Outcome::line`]'s own columns.
+/// Names of the columns of [`Outcome::line`].
 const COLUMNS: [&str; 14] = [
     "rate_percent",
     "full_percent",
@@ -201,7 +201,7 @@ fn jain(values: &[f64]) -> f64 {
     sum * sum / (values.len() as f64 * squares)
 }
 
-/// What is counted at a moment.
+/// Counters at a moment.
 struct Look {
     at: Instant,
     bytes: Vec<u64>,
@@ -236,7 +236,7 @@ impl Look {
 ///
 /// # Errors
 ///
-/// Why it cannot be.
+/// The reason, if it cannot run.
 pub fn run(row: &Row, control: Control, args: &Args) -> Result<Outcome, String> {
     for flow in &row.flows {
         if let Kind::Tcp(name) = flow.kind {
@@ -262,12 +262,12 @@ pub fn run(row: &Row, control: Control, args: &Args) -> Result<Outcome, String> 
         if row.shaped.contains(&host) {
             shape(&lab, host, rate_bytes, control)?;
         } else {
-            // What the kernel gives a veth.
+            // The default queue of a veth.
             lab.no_queue(host);
         }
     }
     if !row.shaped.is_empty() {
-        // As a wire: at the bridge a packet is no longer its socket's.
+        // Behaves as a wire: at the bridge a packet is no longer charged to its socket.
         let path = "/proc/sys/net/bridge/bridge-nf-call-iptables";
         let set = lab.switch.run(|| std::fs::write(path, "1"));
         if set.is_err() {
@@ -320,7 +320,7 @@ pub fn run(row: &Row, control: Control, args: &Args) -> Result<Outcome, String> 
     let measured = measure(row, args, &lab, link, agent.as_ref());
     if let Some(agent) = agent {
         if args.log {
-            eprintln!("{}", agent.said());
+            eprintln!("{}", agent.log());
         }
         agent.stop();
     }
@@ -330,20 +330,20 @@ pub fn run(row: &Row, control: Control, args: &Args) -> Result<Outcome, String> 
 
 /// What a run measured.
 struct Measured {
-    /// At the beginning and at the end of the time that counts.
+    /// At the beginning and at the end of the measured time.
     before: Look,
     after: Look,
-    /// That time, nanoseconds since the flows began.
+    /// That time, nanoseconds since the flows started.
     window: Range<u64>,
-    /// [`Look::hook_drops`] before the flows began.
+    /// [`Look::hook_drops`] before the flows started.
     first_hook_drops: u64,
     samples: Vec<Sample>,
     ping: Delays,
     voice: Option<Delays>,
     web: Option<Transfers>,
-    /// Greedy flows' own delays, us.
+    /// One-way delays of the greedy flows, us.
     own: Histogram<u64>,
-    /// Of the agent, if one ran: its memory at the end, and what it cost all the time.
+    /// Of the agent, if one ran: its memory at the end, and its CPU time.
     agent: Option<(u64, Vec<Cost>)>,
 }
 
@@ -371,7 +371,7 @@ fn measure(row: &Row, args: &Args, lab: &Lab, link: u64, agent: Option<&Agent>) 
         }
         load.shared.measures.store(on, Relaxed);
     };
-    // Addresses are known, paths are warm.
+    // Learns addresses, and warms up paths.
     sleep(Duration::from_millis(200));
     let first_hook_drops = hook_drops(lab, agent);
     let start_ns = load.start();
@@ -477,7 +477,7 @@ impl Measured {
             .collect()
     }
 
-    /// Those of the time that counts.
+    /// Samples within the measured time.
     fn within(&self) -> Vec<&Sample> {
         let samples = self.samples.iter();
         samples
@@ -502,7 +502,7 @@ impl Measured {
             return;
         }
         let rate_mbit = rate as f64 * 8e-6;
-        // Of small packets, what a full port carries is the same share of frames.
+        // A full port carries the same share of frames with small packets.
         let voice = self.voice.as_ref().map_or(0.0, |voice| {
             let seconds = (self.window.end - self.window.start) as f64 / 1e9;
             voice.times.len() as f64 / seconds * meters::VOICE_FRAME as f64 * 8e-6 * FULL
@@ -565,9 +565,9 @@ impl Measured {
         }
     }
 
-    /// The queue 300 ms after many flows began at once, and all drops.
+    /// The queue 300 ms after many flows started at once, and all drops.
     fn add_start(&self, values: &mut Values) {
-        // A mean of 20 ms around it.
+        // A mean over 20 ms.
         let near = self.samples.iter();
         let near = near.filter(|sample| (290_000_000..310_000_000).contains(&sample.at_ns));
         let near: Vec<f64> = near.map(|sample| sample.queue.into()).collect();
@@ -578,7 +578,7 @@ impl Measured {
         values.insert("start_drops", dropped(&all) + hook);
     }
 
-    /// Transfers, and with `late` ones what they cost the agent, and for how long.
+    /// Transfers, and with `late` how long, and how much, they cost the agent CPU time.
     fn add_web(&self, late: bool, mbit: &[f64], values: &mut Values) {
         if let Some(web) = &self.web {
             let ms = |q| web.times.value_at_quantile(q) as f64 / 1e3;
@@ -588,7 +588,7 @@ impl Measured {
             values.insert("transfers_failed", web.failed as f64);
             let server = web.bytes as f64 * 8e-6 / self.seconds();
             values.insert("server_mbit_per_s", server);
-            // A flow for each host here.
+            // Here each host has a flow.
             let equal = (mbit.iter().sum::<f64>() + server) / (mbit.len() + 1) as f64;
             let off = |share: &f64| (share / equal - 1.0).abs() * 100.0;
             let most = mbit.iter().chain([&server]).map(off).fold(0.0, f64::max);
@@ -605,7 +605,7 @@ impl Measured {
     }
 }
 
-/// Packets that the port's queue dropped between the first and the last of these.
+/// Packets dropped by the port's queue between the first and the last sample.
 fn dropped(samples: &[&Sample]) -> f64 {
     match samples {
         [first, .., last] => f64::from(last.drops.saturating_sub(first.drops)),
@@ -618,10 +618,10 @@ fn hook_drops(lab: &Lab, agent: Option<&Agent>) -> u64 {
     agent.map_or(0, |agent| agent.port(&lab.hosts[SINK].port, &HOOK_DROPS))
 }
 
-/// What `ecn port show` calls packets that the program itself dropped.
+/// Counters of `ecn port show` for packets dropped by the program itself.
 const HOOK_DROPS: [&str; 1] = ["dropped_unmarkable_packets"];
 
-/// Time from a stop until the first flow carried 90 % of a full port for 50 ms, their end; not a number if it never did.
+/// Time from a stop until the first flow carried 90 % of a full port for 50 ms, at the end of these; NaN if it never did.
 fn alone_after(samples: &[Sample], stop: Duration, full: f64) -> f64 {
     let stop = stop.as_nanos() as u64;
     let after: Vec<&Sample> = samples.iter().filter(|s| s.at_ns >= stop).collect();
@@ -639,14 +639,14 @@ fn alone_after(samples: &[Sample], stop: Duration, full: f64) -> f64 {
     f64::NAN
 }
 
-/// Time from the end of many connections until the agent takes as little as before their beginning (within
-/// .05 of a core over half a second); not a number if it does not.
+/// Time from the end of many connections until the agent's CPU load is as low as before them (within .05 of a core over half
+/// a second); NaN if it is not.
 fn idle_after(costs: &[Cost], begin: Instant, end: Instant) -> f64 {
     let share = |from: &Cost, to: &Cost| {
         (to.cpu - from.cpu).as_secs_f64() / (to.at - from.at).as_secs_f64()
     };
     let before: Vec<&Cost> = costs.iter().filter(|cost| cost.at < begin).collect();
-    // The first half second starts the flows.
+    // The flows start in the first half second.
     let (Some(first), Some(last)) = (before.get(5), before.last()) else {
         return f64::NAN;
     };
@@ -680,7 +680,7 @@ fn shape(lab: &Lab, host: usize, rate: u64, control: Control) -> Result<(), Stri
         Control::FqCodel | Control::FqCodelEcn => tc(format!(
             "qdisc replace dev {port} parent ec0f:1 handle 2: fq_codel limit 1000"
         )),
-        // Marks from 10 packets on, drops at the end of the queue only.
+        // Marks from 10 packets on, drops only when the queue is full.
         Control::DctcpRed => tc(format!(
             "qdisc replace dev {port} parent ec0f:1 handle 2: red limit {} min {} max {} avpkt 1000 burst 16 \
              probability 1 bandwidth {bits}bit ecn",

@@ -1,5 +1,5 @@
-//! Short transfers: a server that answers requests with so many bytes, and clients that open connections at a
-//! steady pace or keep theirs. Client and server are a thread each.
+//! Short transfers: a server that answers requests with a number of bytes, and clients that open connections at a steady
+//! rate or keep theirs. Client and server are a thread each.
 
 use std::{
     collections::VecDeque,
@@ -34,22 +34,22 @@ const REQUEST: usize = 100;
 /// A transfer that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What clients do.
+/// How clients open connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clients {
-    /// So many new connections a second, each for one transfer.
+    /// New connections per second, each for one transfer.
     New(u32),
-    /// So many connections, each with one transfer after the other.
+    /// Number of connections, each with one transfer after the other.
     Kept(u32),
 }
 
-/// What came of it, while it measured.
+/// Results of the measured time.
 pub struct Transfers {
     /// From the first packet of the connection, or the request, to the last byte; us.
     pub times: Histogram<u64>,
     /// Transfers that failed or took too long.
     pub failed: u64,
-    /// Bytes of all answers.
+    /// Bytes of all responses.
     pub bytes: u64,
 }
 
@@ -63,14 +63,14 @@ pub struct Web {
 #[derive(Default)]
 struct Flags {
     measures: AtomicBool,
-    /// Clients open no more connections.
+    /// Set when clients open no more connections.
     closing: AtomicBool,
     stop: AtomicBool,
     bytes: AtomicU64,
 }
 
 impl Web {
-    /// Starts both; answers are so long.
+    /// Starts both; responses have this length.
     pub fn start(server: &Host, client: &Host, clients: Clients, bytes: usize) -> Self {
         let flags = Arc::new(Flags::default());
         let at = SocketAddr::new(server.v4.into(), PORT);
@@ -92,17 +92,17 @@ impl Web {
         }
     }
 
-    /// Whether transfers that begin from now on count.
+    /// Whether transfers that start from now on are measured.
     pub fn measure(&self, on: bool) {
         self.flags.measures.store(on, Relaxed);
     }
 
-    /// Answers received so far, bytes.
+    /// Response bytes received so far.
     pub fn bytes(&self) -> u64 {
         self.flags.bytes.load(Relaxed)
     }
 
-    /// Begins nothing new.
+    /// Starts no new transfers.
     pub fn close(&self) {
         self.flags.closing.store(true, Relaxed);
     }
@@ -172,7 +172,7 @@ fn serve(listener: &TcpListener, bytes: usize, clients: Clients, flags: &Flags) 
     }
 }
 
-/// Goes on with a connection; false when it is over.
+/// Continues a connection; false when it is finished.
 fn answer_one(served: &mut Served, answer: &[u8], close: bool) -> bool {
     let fd = served.stream.as_raw_fd();
     let mut buffer = [0; 1024];
@@ -317,7 +317,7 @@ impl Client {
         let kind = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let counts = flags.measures.load(Relaxed);
         let fd = match socket(AddressFamily::Inet, SockType::Stream, kind, None) {
-            // More than its host's share of the port wait.
+            // More are waiting than its host's share of the port allows.
             Err(Errno::EMFILE) => {
                 self.found.failed += u64::from(counts);
                 return;
@@ -349,7 +349,7 @@ impl Client {
         self.ages.push_back((number, n, start));
     }
 
-    /// Goes on with a transfer.
+    /// Continues a transfer.
     fn go_on(&mut self, n: usize, flags: &Flags) {
         let Some(transfer) = self.slots.all.get_mut(n).and_then(Option::as_mut) else {
             return;
@@ -406,7 +406,7 @@ impl Client {
         self.slots.free(n);
     }
 
-    /// Counts those that take too long as failed.
+    /// Counts transfers that take too long as failed.
     fn give_up(&mut self) {
         while let Some(&(number, n, start)) = self.ages.front() {
             if start.elapsed() < PATIENCE {

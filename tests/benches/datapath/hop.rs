@@ -1,4 +1,4 @@
-//! Real traffic over a bridge: the programs' mean run time, and what they leave of the throughput.
+//! Real traffic over a bridge: the programs' mean run time, and their effect on throughput.
 
 use std::{
     collections::BTreeMap,
@@ -29,11 +29,11 @@ use super::{median, tenth};
 
 /// Rounds of traffic, with an empty program and with ours.
 pub const ROUNDS: usize = 5;
-/// Turns of the throughput.
+/// Repetitions of the throughput measurement.
 pub const TURNS: usize = 7;
-/// How long each lasts.
+/// Duration of each.
 const TIME: Duration = Duration::from_millis(1000);
-/// 10 Gbit/s: marks lower rates on paper only, nothing is enforced.
+/// 10 Gbit/s: marks lower rates, but nothing is enforced.
 const LINK: u64 = 1_250_000_000;
 
 /// A program under load.
@@ -70,8 +70,7 @@ fn bridge_only(lab: &Lab) -> Config {
     running::config(lab, Marking::InputOutput)
 }
 
-/// Programs at the ports and at both hosts; rates are computed but not enforced, so that what is
-/// measured is the programs.
+/// Programs at the ports and at both hosts; rates are computed but not enforced, so that only the programs are measured.
 fn everything(lab: &Lab) -> Config {
     let mut config = running::with_endpoints(bridge_only(lab), lab, &[0, 1], LINK);
     for endpoint in &mut config.endpoints {
@@ -99,7 +98,7 @@ fn spent() -> BTreeMap<String, (Duration, u64)> {
         .filter(|p| own.contains(&p.id()))
     {
         let name = program.name_as_str().unwrap_or_default().to_owned();
-        // A program's links name it, too: it is met once, since programs are walked, not descriptors.
+        // Links of a program also name it, but it is counted once, since programs are walked, not descriptors.
         let (time, runs) = spent.entry(name).or_insert((Duration::ZERO, 0));
         *time += program.run_time();
         *runs += program.run_count();
@@ -135,8 +134,8 @@ pub fn under_load() -> Vec<Load> {
     let _stats = enable_stats(Stats::RunTime).expect("the kernel's statistics of programs");
     let lab = Lab::new(2);
     let mut all: BTreeMap<String, (Vec<f64>, u64)> = BTreeMap::new();
-    let mut add = |means: Vec<(String, f64, u64)>, wanted: &dyn Fn(&str) -> bool| {
-        for (program, ns, runs) in means.into_iter().filter(|(name, ..)| wanted(name)) {
+    let mut add = |means: Vec<(String, f64, u64)>, selected: &dyn Fn(&str) -> bool| {
+        for (program, ns, runs) in means.into_iter().filter(|(name, ..)| selected(name)) {
             let (times, total) = all.entry(program).or_default();
             times.push(ns);
             *total += runs;
@@ -200,7 +199,7 @@ fn tcp(lab: &Lab) -> f64 {
     receiving.join().expect("the receiver")
 }
 
-/// With and without programs, in turns.
+/// With and without programs, alternating.
 pub fn throughput() -> Vec<Hop> {
     let mut rows = Vec::new();
     for (packets, lab) in [
@@ -224,7 +223,7 @@ pub fn throughput() -> Vec<Hop> {
                 }
             }
         }
-        // Each turn by itself: what else the machine does changes from one to the next.
+        // Each pair by itself: other load on the machine changes from one to the next.
         let without = rates[0].clone();
         for (programs, rates) in ["none", "bridge", "bridge and both hosts"]
             .into_iter()

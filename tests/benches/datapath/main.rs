@@ -1,7 +1,7 @@
-//! `cargo xtask bench datapath`: what the programs cost.
+//! `cargo xtask bench datapath`: the cost of the programs.
 //!
-//! Every figure is set beside one without us that was measured in turns with it, and is a median: the
-//! programs against an empty one, a bridge hop against the same hop without programs.
+//! Every figure is a median, and is compared with one without our programs, measured alternately: programs with an empty
+//! one, a bridge hop with the same hop without programs.
 
 mod hop;
 mod micro;
@@ -13,9 +13,9 @@ use std::{fs, path::PathBuf, process::ExitCode};
 use ecn_sim::figure::{DotColumn, DotFigure};
 use serde_json::{Value, json};
 
-/// What a program may cost per packet beyond an empty one, on a flow-table hit.
+/// Maximum cost of a program per packet compared with an empty one, on a flow-table hit.
 const ACCEPTED_NS: f64 = 150.0;
-/// What a bridge hop keeps of its throughput at least.
+/// Minimum share of its throughput that a bridge hop keeps.
 const ACCEPTED_SHARE: f64 = 0.9;
 
 /// The median; 0 of nothing.
@@ -24,19 +24,19 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// The slowest of the quickest tenth; 0 of nothing.
+/// The slowest of the fastest tenth; 0 of nothing.
 fn quick(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 10).copied().unwrap_or(0.0)
 }
 
-/// Rounded for people and machines: one decimal place.
+/// Rounded to one decimal place.
 fn tenth(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 
 fn main() -> ExitCode {
-    // `cargo test --benches` asks for nothing.
+    // `cargo test --benches` passes no arguments.
     if !std::env::args().any(|word| word == "--bench") {
         return ExitCode::SUCCESS;
     }
@@ -137,7 +137,7 @@ fn print_runs(runs: &[micro::Row]) {
     }
 }
 
-/// The one line that people look for.
+/// A summary in one line.
 fn verdict(runs: &[micro::Row], hops: &[hop::Hop]) {
     let above: Vec<String> = runs
         .iter()
@@ -169,7 +169,7 @@ fn kernel() -> String {
     release.trim().to_owned()
 }
 
-/// JSON and SVG into `ECN_BENCH_OUT`.
+/// Writes JSON and SVG into `ECN_BENCH_OUT`.
 fn write(document: &Value, runs: &[micro::Row]) -> std::io::Result<()> {
     let out =
         std::env::var_os("ECN_BENCH_OUT").map_or_else(|| "target/bench".into(), PathBuf::from);

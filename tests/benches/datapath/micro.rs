@@ -1,4 +1,4 @@
-//! Programs by `BPF_PROG_TEST_RUN`, in turns with an empty one.
+//! Programs by `BPF_PROG_TEST_RUN`, alternating with an empty one.
 
 use std::net::Ipv4Addr;
 
@@ -22,12 +22,12 @@ use serde_json::{Value, json};
 
 use super::{median, quick, tenth};
 
-/// What all others are compared with.
+/// The program with which all others are compared.
 pub const EMPTY: &str = name::EMPTY;
-/// Turns, and runs in each: short, so that what else the machine does spoils some of them only.
+/// Repetitions, and runs in each: short, so that other load on the machine affects only some of them.
 const TURNS: usize = 400;
 const REPEAT: u32 = 1_000;
-/// Runs one by one, of what changes with each packet.
+/// Single runs, for cases that change with each packet.
 const SINGLE: usize = 4_000;
 /// The endpoint.
 const ENDPOINT: u32 = 1;
@@ -38,7 +38,7 @@ const LINK: u64 = 1_250_000_000;
 pub struct Row {
     pub program: &'static str,
     pub case: &'static str,
-    /// Of the quickest tenth of the turns, which nothing else has disturbed.
+    /// Of the fastest tenth of the repetitions, which nothing has disturbed.
     pub ns: f64,
     pub over_ns: f64,
     /// The same of the median.
@@ -63,15 +63,15 @@ struct Case {
     ifindex: u32,
     frame: Vec<u8>,
     cb: [u32; 2],
-    /// Runs change what they read: each by itself, with a frame of its own.
+    /// Whether runs change what they read: each is measured by itself, with a frame of its own.
     single: Option<fn(u32) -> Vec<u8>>,
-    /// When it is measured, if it is single.
+    /// The phase in which it is measured, if single.
     phase: Phase,
     /// `skb->mark`.
     mark: u32,
 }
 
-/// What the endpoint does while single cases are measured.
+/// Configuration of the endpoint while single cases are measured.
 #[derive(Clone, Copy, PartialEq)]
 enum Phase {
     /// It echoes.
@@ -112,7 +112,7 @@ impl Loaded {
                 ..reaction::Policy::default()
             },
             echo: echo::Policy {
-                // No echo is due while the receiver is measured: it is a packet of its own.
+                // No echo is due while the receiver is measured: echoes are separate packets.
                 every_ns: u64::MAX >> 1,
                 protocol: echo::PROTOCOL.into(),
                 ..echo::Policy::default()
@@ -221,7 +221,7 @@ fn tcp(ip: &Ip) -> Vec<u8> {
     segment(ip, [1, 2], 0x10, 1400)
 }
 
-/// Nobody looks at its checksum.
+/// Its checksum is not read.
 fn segment(ip: &Ip, [from, to]: [u8; 2], flags: u8, payload: usize) -> Vec<u8> {
     let mut segment = vec![0; 20 + payload];
     segment[..4].copy_from_slice(&[0, from, 0, to]);
@@ -241,12 +241,12 @@ fn fresh_tcp(number: u32) -> Vec<u8> {
     frame
 }
 
-/// To a device, which takes no frames of others.
+/// Addressed to a device, which otherwise drops the frame.
 fn to_mac(frame: &mut [u8], mac: [u8; 6]) {
     frame[..6].copy_from_slice(&mac);
 }
 
-/// Of the echoes that are signed.
+/// The direction of signed echoes.
 const KEY: [u64; 2] = [7, 9];
 
 fn back() -> Ip {
@@ -281,7 +281,7 @@ fn echo(number: u32) -> Echo {
     }
 }
 
-/// A port's message about the packet that was sent just before, or is to be sent again.
+/// A port's message about the packet that was just sent, or will be sent again.
 fn message(kind: Kind, point: u64, number: u32, feedback: u32) -> Vec<u8> {
     let quoted = fresh_udp(0);
     let header = u32::from_be_bytes([quoted[16], quoted[17], quoted[18], quoted[19]]);
@@ -385,7 +385,7 @@ fn cases(devices: &[u32]) -> Vec<Case> {
         Case {
             phase: Phase::Backward,
             ifindex: devices[5],
-            // What the port leaves in a clone.
+            // As the port leaves it in a clone.
             cb: [0, 4 * abi::PORTS as u32 + 1],
             mark: 0xec0e_bac0,
             ..single(name::PORT_OUT, "message made, one by one", fresh_udp)
@@ -404,7 +404,7 @@ fn cases(devices: &[u32]) -> Vec<Case> {
     ]
 }
 
-/// What was measured was counted, too.
+/// Asserts that the measured paths were taken, by their counters.
 fn check(maps: &Maps) {
     let received = maps.receivers().expect("receivers");
     let counts = received.iter().map(|(_, r)| r.packets);
@@ -429,7 +429,7 @@ fn check(maps: &Maps) {
     assert_eq!(count(Count::MessageAccepted), 2 * SINGLE as u64);
 }
 
-/// All programs on all packets.
+/// All programs with all packets.
 pub fn runs() -> Vec<Row> {
     let lab = Lab::new(0);
     let add = |n| lab.nl.add_bridge(&format!("port{n}")).expect("a device");
@@ -505,9 +505,9 @@ fn measure(netns: u32, links: &[Link]) -> Vec<Row> {
     cases.iter().zip(times).map(row).collect()
 }
 
-/// Owes marks, and sets connections up.
+/// Creates marks that are pending at the wire's end, and sets up connections.
 fn prepare(loaded: &mut Loaded, devices: &[u32], endpoint: [u8; 6]) {
-    // What leaves marked is owed a mark at the wire's end: more than all turns take.
+    // Departures with marks, which are set at the wire's end: enough for all repetitions.
     let frame = udp(&data());
     let at = |cb| TestPacket {
         frame: &frame,
@@ -534,7 +534,7 @@ fn prepare(loaded: &mut Loaded, devices: &[u32], endpoint: [u8; 6]) {
     }
 }
 
-/// Measures each packet's program over many runs, in turns.
+/// Measures each packet's program over many runs, alternating.
 fn repeat(loaded: &mut Loaded, cases: &[Case], from: u32, times: &mut [Vec<f64>]) {
     for turn in 0..=TURNS {
         for (case, times) in cases.iter().zip(times.iter_mut()) {
@@ -557,7 +557,7 @@ fn repeat(loaded: &mut Loaded, cases: &[Case], from: u32, times: &mut [Vec<f64>]
     }
 }
 
-/// Measures packets that are each the first of their flow. Returns what the empty program takes for each of them.
+/// Measures packets that are each the first of their flow. Returns the empty program's time for each of them.
 fn singly(
     loaded: &mut Loaded,
     cases: &[Case],

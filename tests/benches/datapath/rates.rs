@@ -1,4 +1,4 @@
-//! How many rates can be changed in a second.
+//! How many rates can be changed per second.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 /// Changes sent together.
 const BATCHES: [u16; 3] = [1, 16, 256];
-/// How long each is measured.
+/// Duration of each measurement.
 const TIME: Duration = Duration::from_millis(1000);
 /// 10 Gbit/s.
 const LINK: u64 = 1_250_000_000;
@@ -46,7 +46,7 @@ pub fn htb() -> Vec<Rate> {
         while start.elapsed() < TIME {
             for _ in 0..batch {
                 next = (next + 1) % 256;
-                // Never the rate that it has.
+                // Never the current rate.
                 let rate = LINK / 64 + done % 977 * 1000;
                 device.set_flow_rate(&mut changes, FIRST_FLOW_MINOR + next, rate);
             }

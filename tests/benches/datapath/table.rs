@@ -14,7 +14,7 @@ use super::{median, micro::Loaded, tenth};
 const SIZES: [u32; 3] = [1_000, 64_000, 1_000_000];
 /// Flows looked up.
 const SAMPLES: u32 = 4_000;
-/// Runs on the same flow, in turns with an empty program.
+/// Runs with the same flow, alternating with an empty program.
 const TURNS: usize = 11;
 const REPEAT: u32 = 20_000;
 
@@ -44,7 +44,7 @@ pub fn sizes() -> Vec<Size> {
     SIZES.into_iter().map(size).collect()
 }
 
-/// Writes the addresses of a flow into a frame: the program looks at no checksum.
+/// Writes the addresses of a flow into a frame: the program reads no checksum.
 fn address(frame: &mut [u8], flow: u32) {
     frame[28..30].copy_from_slice(&((flow >> 16) as u16).to_be_bytes());
     frame[34..36].copy_from_slice(&(flow as u16).to_be_bytes());
@@ -64,7 +64,7 @@ fn measure(netns: u32, ifindex: u32, flows: u32) -> Size {
         };
         loaded.run(program, &packet, repeat)
     };
-    // As many as there are classes have one: only these are looked up.
+    // Only flows with a class are looked up.
     let classes = flows.min(abi::CLASSES - abi::FIRST_CLASS - 1);
     for flow in 0..flows {
         if flow < classes {
@@ -95,7 +95,7 @@ fn measure(netns: u32, ifindex: u32, flows: u32) -> Size {
     }
 }
 
-/// What the kernel says that a pinned map takes, bytes.
+/// Memory of a pinned map as the kernel reports it, bytes.
 fn memory(pin: &Path) -> f64 {
     let map = MapData::from_pin(pin).expect("the map");
     let number = std::os::fd::AsFd::as_fd(map.fd()).as_raw_fd();

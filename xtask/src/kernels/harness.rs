@@ -91,7 +91,7 @@ pub mod tests {
         note: run with `RUST_BACKTRACE=1`\n\n\nfailures:\n    c::fails\n";
 
     #[test]
-    fn what_the_harness_says_is_understood() {
+    fn harness_output_is_parsed() {
         let (tests, current) = results(OUTPUT);
         assert_eq!(tests["a::passes"], Outcome::Passed);
         assert_eq!(tests["a::talks"], Outcome::Passed);

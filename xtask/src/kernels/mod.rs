@@ -33,30 +33,30 @@ const EVERY_RUN: [&str; 3] = ["6.1", "6.12", "7.3"];
 /// offsets and drop reasons it has, how it handles frames, echoes and flags. Other tests, such as those of rates, run
 /// on emulated kernels only with `--kernels`.
 const DECIDED_BY_KERNEL: [&str; 24] = [
+    "attach::clsact_filters_of_a_killed_agent_are_cleaned",
     "attach::clsact_is_removed_with_the_last_program",
-    "attach::tcx_where_there_is_tcx",
-    "attach::what_a_killed_agent_leaves_on_clsact_is_cleaned",
-    "attach::what_is_behind_ours_runs_too",
+    "attach::programs_behind_ours_run_too",
+    "attach::tcx_is_used_where_available",
     "backward::udp_over_ipv4_is_slowed",
     "notifications::bcn_over_ipv4",
     "counters::a_counted_number_of_packets",
-    "counters::drops_are_the_kernels",
+    "counters::drops_match_the_kernels",
     "counters::super_packets_count_their_segments",
-    "counters::tagged_packets_leave_as_they_came",
+    "counters::tagged_packets_leave_unchanged",
     "echo::udp_over_ipv4_marked",
     "echo::udp_over_ipv6_marked",
     "edt::udp",
     "forged::giant_frames",
     "forged::malformed_frames_at_endpoints",
     "parsed::changed_frames",
-    "taps::machines_do_not_answer_for_others",
+    "taps::machines_do_not_echo_for_others",
     "taps::taps_are_left_out_without_tcx",
     "tcp::negotiated",
     "untouched::at_endpoints",
     "untouched::at_ports",
     "verifier::every_program_passes",
     "virtual_queue::overload_does_not_pile_up",
-    "xdp::echoes_are_taken",
+    "xdp::echoes_are_consumed",
 ];
 
 /// Time limit of all tests on a kernel, beyond which it is considered hung.
@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_guest_did_not_come_to_is_run_in_another() {
+    fn tests_not_reached_by_a_dead_guest_are_rerun() {
         let wanted = |exact| Wanted {
             series: Vec::new(),
             gone: Gone::Newest,

@@ -136,13 +136,13 @@ fn a_controlled_port_is_not_warned_of() {
         let mut run = Run::default();
         let mut port = Port::new();
         let flows = [endpoint(10, 1, 0)];
-        let said = run.seconds(
+        let reported = run.seconds(
             30,
             &mut port,
             |p| p.second(8500, above, dropped, waiting),
             &flows,
         );
-        assert_eq!(said, None, "{above} {dropped} {waiting}");
+        assert_eq!(reported, None, "{above} {dropped} {waiting}");
     }
 }
 
@@ -187,14 +187,14 @@ fn flows_at_their_lowest_rate_with_a_full_queue() {
 #[test]
 fn flows_at_their_lowest_rate_for_a_bridge_elsewhere() {
     let mut run = Run::default();
-    let said = |run: &mut Run, seconds, flows: &EndpointReading| {
+    let reported = |run: &mut Run, seconds, flows: &EndpointReading| {
         (1..=seconds).find_map(|n| {
             let found = run.read(Vec::new(), vec![flows.clone()], Shortages::default());
             (!found.is_empty()).then_some((n, found))
         })
     };
-    assert_eq!(said(&mut run, 20, &endpoint(10, 2, 10)), None);
-    let (after, found) = said(&mut run, 20, &endpoint(10, 8, 10)).unwrap();
+    assert_eq!(reported(&mut run, 20, &endpoint(10, 2, 10)), None);
+    let (after, found) = reported(&mut run, 20, &endpoint(10, 8, 10)).unwrap();
     assert!((10..=12).contains(&after), "{after}");
     assert_eq!(kinds(&found), [Kind::FlowsAtFloor]);
     assert_eq!(found[0].subject.to_string(), "endpoint eth0 in h0");
@@ -212,14 +212,14 @@ fn unanswered_marks() {
         for flows in [vec![], vec![endpoint(2, 2, 100)]] {
             let mut run = Run::default();
             let mut port = Port::new();
-            let mut said = None;
+            let mut reported = None;
             for n in 1..=15 {
                 second(&mut port);
                 let found = run.read(vec![port.reading()], flows.clone(), Shortages::default());
                 let of = found.into_iter().find(|w| w.kind == Kind::UnansweredMarks);
-                said = said.or(of.map(|warning| (n, warning)));
+                reported = reported.or(of.map(|warning| (n, warning)));
             }
-            let (after, warning) = said.unwrap();
+            let (after, warning) = reported.unwrap();
             assert!((10..=12).contains(&after), "{after}");
             assert!(warning.message.contains(seen), "{}", warning.message);
             assert!(warning.message.contains("enters at p0"));
@@ -278,7 +278,7 @@ fn drops_of_what_cannot_be_marked() {
 
 /// A removed port, a slot that another port has taken, an agent that was stalled.
 #[test]
-fn counters_may_begin_anew() {
+fn counters_may_restart() {
     let mut run = Run::default();
     let mut port = Port::new();
     let drops = |p: &mut Port| p.second(20_000, 20_000, 12_000, 100);
@@ -323,8 +323,9 @@ fn link_rates_far_above_the_ports() {
         link_bytes_per_s: 10 * RATE,
         ..endpoint(5, 0, 0)
     };
-    let said = Run::default().seconds(20, &mut Port::new(), seldom, std::slice::from_ref(&fast));
-    assert_eq!(said, None);
+    let reported =
+        Run::default().seconds(20, &mut Port::new(), seldom, std::slice::from_ref(&fast));
+    assert_eq!(reported, None);
     // A faster port marks too: the flows may be those at that port.
     let mut run = Run::default();
     let mut port = Port::new();

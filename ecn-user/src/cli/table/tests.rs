@@ -29,7 +29,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn json_is_that_of_the_contract() {
-    // What came after the contract was written stands behind it.
+    // Fields added after the contract was written are at the end.
     let text = serde_json::to_string(&ports()).unwrap();
     let contract = squeezed(PORT_CONTRACT);
     assert_eq!(
@@ -59,7 +59,7 @@ fn every_json_key_sorts() {
             serde_json::from_str(json).unwrap();
         rows[0].keys().cloned().collect()
     }
-    // What came later sorts too.
+    // Fields added later can be sorted by, too.
     assert_eq!(keys(PORT_CONTRACT).len() + 8, PORT_KEYS.len());
     for key in keys(PORT_CONTRACT) {
         sort_ports(&mut ports(), Some(&key)).unwrap();

@@ -39,7 +39,7 @@ fn flow(src_port: u16, acked: u64) -> (flow::Key, FlowRow) {
     (key, row)
 }
 
-/// Two looks, two seconds apart: port `b` and flow 2 are the busiest, port `a` had nothing to count.
+/// Two samples, two seconds apart: port `b` and flow 2 are the busiest, port `a` had nothing to count.
 fn two_looks() -> (Top, Top) {
     let (mut meter, start) = (Meter::default(), Instant::now());
     let first = meter.measure(
@@ -55,7 +55,7 @@ fn two_looks() -> (Top, Top) {
     (first, second)
 }
 
-/// An app that has taken two looks, with a warning and something to wait for.
+/// An app after two samples, with a warning and something to wait for.
 fn app() -> App {
     let (first, mut second) = two_looks();
     second.warnings.push(Warning {
@@ -157,7 +157,7 @@ fn json_has_null_for_what_was_not_measured() {
 
 /// Counters that restart, as with a new agent, give no rates.
 #[test]
-fn counters_may_begin_anew() {
+fn counters_may_restart() {
     let (mut meter, start) = (Meter::default(), Instant::now());
     meter.measure(vec![port("a", 1, 500, 5)], vec![flow(1, 50)], start);
     let later = start + Duration::from_secs(1);
@@ -166,7 +166,7 @@ fn counters_may_begin_anew() {
     assert_eq!(top.flows[0].sent_bytes_per_s, None);
 }
 
-/// A column of messages is there where a port sends any.
+/// There is a column of messages where a port sends any.
 #[test]
 fn messages_have_a_column_where_they_are_sent() {
     let sends = |messages| {
@@ -246,7 +246,7 @@ fn the_screen_fits_every_size() {
             "{lines:#?}"
         );
         assert!(lines.last().unwrap().starts_with("q quit"), "{lines:#?}");
-        // Numbers stand below the ends of their names.
+        // Numbers are right-aligned below their names.
         let (head, row) = (line_with(&lines, "marks/s"), line_with(&lines, "b   "));
         assert!(row.contains("30") && row.contains("20"), "{row}");
         assert!(end_of(head, "drops/s") > end_of(head, "marks/s"));

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn worse_is_told_from_chance() {
+    fn significant_differences_are_detected() {
         let sample = |mean, sd| Sample { mean, sd, n: 16 };
         assert!(not_worse(&sample(1.01, 0.02)));
         // Not significant.
