@@ -137,7 +137,12 @@ fn argument(arg: &Arg) -> (String, String) {
     if arg.get_action().takes_values() {
         let values = arg.get_value_names().unwrap_or_default();
         let values: Vec<_> = values.iter().map(ToString::to_string).collect();
-        name = format!("{name} {}", values.join(" ")).trim().to_owned();
+        let values = values.join(" ");
+        name = if arg.is_require_equals_set() {
+            format!("{name}[={values}]")
+        } else {
+            format!("{name} {values}").trim().to_owned()
+        };
     }
     let mut about = arg.get_help().map(ToString::to_string).unwrap_or_default();
     let possible = arg.get_possible_values();

@@ -527,7 +527,8 @@ pub struct Metrics {
     /// Address and TCP port to listen on. Default: none, and nothing is served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<SocketAddr>,
-    /// Number of flows with their own metrics, those with the highest rates, 0 to 1000; requires `listen`. Default: 0.
+    /// Number of flows with their own metrics, 0 to 1000: the fastest limited ones, then those that sent last; requires
+    /// `listen`. Default: 0.
     pub top_flows: u32,
 }
 

@@ -137,17 +137,17 @@ const ENDPOINT: [Metric<Endpoint>; 5] = [
 const FLOW: [Metric<FlowRow>; 3] = [
     metric(
         "flow_rate_bytes_per_second",
-        "Allowed rate of the flow; only the flows with the highest rates",
+        "Allowed rate of the flow; only `top_flows` flows",
         Gauge(|f| f.rate_bytes_per_s),
     ),
     metric(
         "flow_marked_packets",
-        "Packets of the flow acknowledged as marked; only the flows with the highest rates",
+        "Packets of the flow acknowledged as marked; only `top_flows` flows",
         Counter(|f| f.marked_packets),
     ),
     metric(
         "flow_acked_packets",
-        "Packets of the flow acknowledged; only the flows with the highest rates",
+        "Packets of the flow acknowledged; only `top_flows` flows",
         Counter(|f| f.acked_packets),
     ),
 ];

@@ -119,7 +119,7 @@ fn endpoints(
     endpoints
 }
 
-/// The `n` flows with the highest rates; of equal ones, those that sent last.
+/// The `n` fastest limited flows, and then other flows; of equal ones, those that sent last.
 fn fastest(
     mut flows: Vec<(Key, Flow)>,
     pins: &HashMap<Key, u64>,
@@ -131,7 +131,8 @@ fn fastest(
             .get(&key.endpoint)
             .map_or(0, |of| of.link_bytes_per_s);
         let rate = allowed_rate(flow, pins.get(key).copied(), link);
-        Reverse((rate, flow.last_sent_ns))
+        // Without a limit, the allowed rate is that of the link, even if the flow sends nothing.
+        Reverse((rate < link, rate, flow.last_sent_ns))
     };
     if n < flows.len() {
         flows.select_nth_unstable_by_key(n, rank);
