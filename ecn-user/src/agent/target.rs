@@ -227,15 +227,14 @@ impl Target {
         let Some(before) = self.segments_before else {
             return;
         };
-        let may_be_tcp = |flow: &Limited| flow.key.protocol != protocol::UDP;
-        let most = if self.limited.values().any(may_be_tcp) {
+        let most = if self.limited.is_empty() {
+            before
+        } else {
             let rates = self.limited.values().map(|flow| flow.rate_bytes_per_s);
             let largest = self.limited.values().map(|flow| flow.largest_packet);
             let of_udp = self.layout.segments_of(largest.max().unwrap_or(0));
             let most = self.layout.super_packet_segments(rates.sum());
             most.max(of_udp).min(before)
-        } else {
-            before
         };
         let now = self.segments.unwrap_or(before);
         // Small changes are not worth it: every connection would look up its route again.
