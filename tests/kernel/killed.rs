@@ -1,6 +1,6 @@
 //! An agent that is killed, stopped or terminated.
 
-use std::{path::Path, time::Duration};
+use std::{net::SocketAddr, path::Path, time::Duration};
 
 use ecn_core::{abi::Count, flow::Key};
 use ecn_tests::{
@@ -9,13 +9,16 @@ use ecn_tests::{
     process::{self, Folder, Process, Snapshot, stdout},
     running::{self, pin},
     s,
-    traffic::Stream,
+    traffic::{self, Stream},
 };
 use ecn_user::{
     config::{Config, Marking},
     datapath::Maps,
 };
-use nix::sys::signal::Signal;
+use nix::sys::{
+    signal::Signal,
+    socket::{setsockopt, sockopt},
+};
 
 /// 40 Mbit/s.
 const LINK: u64 = 5_000_000;
@@ -196,4 +199,61 @@ fn super_packets_are_given_back() {
     assert_eq!(most(), Some(1));
     let printed = stdout(&process::run(&ecn, &["clean"]));
     assert_eq!(most(), before, "{printed}");
+}
+
+/// The cap leaves room for UDP's super-packets, which would be segmented behind their class, into bursts.
+#[test]
+fn super_packets_of_udp_stay_whole() {
+    const SEGMENTS: usize = 20;
+    kernel_test!();
+    let ecn = ecn_or_skip!();
+    let (lab, folder) = (Lab::with_super_packets(2), Folder::new());
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let most = || from.nl.link(DEVICE).expect("the device").gso_max_segs;
+    let before = most();
+    let _agent = start(&ecn, &lab, &folder);
+    let socket = traffic::udp(from, false, 7001);
+    setsockopt(&socket, sockopt::UdpGsoSegment, &1000).expect("super-packets");
+    setsockopt(&socket, sockopt::SndBufForce, &(1 << 20)).expect("send buffer");
+    let target = SocketAddr::new(to.address(false), 7002);
+    let send = || {
+        let sent = socket.send_to(&[0; SEGMENTS * 1000], target);
+        assert_eq!(sent.ok(), Some(SEGMENTS * 1000));
+    };
+    let mut maps = Maps::open(&pin()).expect("maps");
+    let is_there = || {
+        send();
+        flow_of(&maps).is_some()
+    };
+    assert!(eventually(s(5), is_there), "no flow");
+    let key = flow_of(&maps).expect("the flow");
+    maps.set_pin(&key, PINNED).expect("pin");
+    let is_capped = || {
+        send();
+        most() != before
+    };
+    assert!(eventually(s(5), is_capped), "no limit");
+    assert!(most() >= Some(SEGMENTS as u32), "{:?}", most());
+}
+
+/// A maximum that a user sets while flows are limited is lowered again, and restored at the end.
+#[test]
+fn a_changed_maximum_of_segments_is_followed() {
+    const CHANGED: u32 = 40;
+    kernel_test!();
+    let ecn = ecn_or_skip!();
+    let (lab, folder) = (Lab::with_super_packets(2), Folder::new());
+    let host = &lab.hosts[0];
+    let most = || host.nl.link(DEVICE).expect("the device").gso_max_segs;
+    let mut agent = start(&ecn, &lab, &folder);
+    let held = pinned(&lab);
+    assert_eq!(most(), Some(1), "at 40 Mbit/s");
+    host.nl
+        .set_gso_max_segs(host.ifindex, CHANGED)
+        .expect("a change");
+    assert!(eventually(s(5), || most() == Some(1)), "{:?}", most());
+    drop(held);
+    agent.signal(Signal::SIGTERM);
+    assert_eq!(agent.ended(s(20)), Some(Some(0)));
+    assert_eq!(most(), Some(CHANGED));
 }

@@ -515,15 +515,17 @@ impl Target {
             if over {
                 limited.closing = true;
                 let _ = maps.clear_in_force(class);
-            } else if by_class && !short && largest > limited.largest_packet {
-                // Otherwise packets longer than its queue would always be dropped.
+            } else if !short && largest > limited.largest_packet {
                 limited.largest_packet = largest;
-                let segments = self.segments.unwrap_or(1);
-                let minor = class as u16;
-                let leaf = self
-                    .layout
-                    .leaf_bytes(minor, limited.leaf_rate, segments, largest);
-                self.layout.set_flow_leaf(batch, minor, leaf);
+                if by_class {
+                    // Otherwise packets longer than its queue would always be dropped.
+                    let segments = self.segments.unwrap_or(1);
+                    let minor = class as u16;
+                    let leaf = self
+                        .layout
+                        .leaf_bytes(minor, limited.leaf_rate, segments, largest);
+                    self.layout.set_flow_leaf(batch, minor, leaf);
+                }
             }
         }
         if !batch.is_empty() {

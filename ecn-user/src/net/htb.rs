@@ -375,8 +375,8 @@ impl EndpointHtb {
         u32::try_from(packets.saturating_sub(1).max(1)).unwrap_or(u32::MAX)
     }
 
-    /// The maximum number of segments in a packet of this size, if those have at least half the length of a frame; 0 if
-    /// it is no super-packet.
+    /// The maximum number of segments in a super-packet of this size, if each has at least half the length of a frame; 0
+    /// for a packet that fits in a frame.
     pub fn segments_of(&self, packet_bytes: u32) -> u32 {
         if packet_bytes <= self.frame_bytes {
             return 0;

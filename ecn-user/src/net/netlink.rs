@@ -177,10 +177,7 @@ impl Netlink {
     /// The device with this name.
     pub fn link(&self, name: &str) -> Result<Link> {
         check_name(name)?;
-        let message = Message::request(libc::RTM_GETLINK, 0)
-            .ifinfo(0, 0, 0)
-            .attr_u32(libc::IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS)
-            .attr_str(libc::IFLA_IFNAME, name);
+        let message = get_link(0).attr_str(libc::IFLA_IFNAME, name);
         let mut found = None;
         self.exchange(
             vec![message],
@@ -337,9 +334,7 @@ impl Netlink {
 
     /// The maximum segments of super-packets sent through a device; `None` if the kernel does not report it.
     pub fn gso_max_segs(&self, index: u32) -> Result<Option<u32>> {
-        let get = Message::request(libc::RTM_GETLINK, 0)
-            .ifinfo(index, 0, 0)
-            .attr_u32(libc::IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+        let get = get_link(index);
         let mut found = None;
         self.exchange(
             vec![get],
@@ -357,9 +352,7 @@ impl Netlink {
     /// route lookup. They repeat the lookup when the device reports a change, which it does when an alias is set, even
     /// to its current value.
     pub fn set_gso_max_segs(&self, index: u32, segments: u32) -> Result<()> {
-        let get = Message::request(libc::RTM_GETLINK, 0)
-            .ifinfo(index, 0, 0)
-            .attr_u32(libc::IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+        let get = get_link(index);
         let mut alias = Vec::new();
         self.exchange(
             vec![get],
@@ -706,6 +699,13 @@ impl LinkChanges {
             _ => {}
         }
     }
+}
+
+/// A request for a device by its index, or, with index 0, by an attribute to be added.
+fn get_link(index: u32) -> Message {
+    Message::request(libc::RTM_GETLINK, 0)
+        .ifinfo(index, 0, 0)
+        .attr_u32(libc::IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS)
 }
 
 fn link_event(message: &Received<'_>) -> Option<LinkEvent> {
