@@ -61,10 +61,11 @@ const NOT_EMULATED: [(&str, &str); 2] = [("rig::", TOO_SLOW), ("twin::", TOO_SLO
 const TOO_SLOW: &str = "twenty senders are slower than their links when emulated";
 
 /// Tests of ports' own queues. On kernels that cannot watch them, all other tests use virtual queues.
-const OWN_QUEUES: [&str; 8] = [
+const OWN_QUEUES: [&str; 9] = [
     "attach::nothing_is_attached",
     "chaos::",
     "counters::drops_match_the_kernels",
+    "counters::ports_without_a_queue_are_not_counted",
     "_on_arrival",
     "_at_departure",
     "rig::",

@@ -7,10 +7,7 @@ use ecn_tests::running::Running;
 use ecn_tests::{
     eventually, frames::Ip, kernel_test, lab::Lab, note, running, s, traffic::udp, wire::Wire,
 };
-use ecn_user::{
-    agent::Options,
-    config::{Marking, Queue},
-};
+use ecn_user::{agent::Options, config::Marking};
 use nix::sys::socket::{setsockopt, sockopt};
 
 const N: u64 = 2_000;
@@ -127,8 +124,7 @@ fn super_packets_count_their_segments() {
     let lab = Lab::with_super_packets(2);
     let running = Running::start(running::config(&lab, Marking::None), Options::default());
     let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
-    let (sent, received) = super::tcp::transfer(from, to, 4 << 20);
-    assert_eq!(sent, received);
+    super::tcp::transfer(from, to, 4 << 20);
     settled(&running);
     let port = running.port(&to.port);
     assert!(port.largest > 1, "no super-packet came: {port:?}");
@@ -167,10 +163,6 @@ fn ports_without_a_queue_are_not_counted() {
     lab.no_queue(0);
     lab.no_queue(1);
     let mut config = running::config(&lab, Marking::InputOutput);
-    if config.bridges[0].queue == Queue::Virtual {
-        // This kernel cannot watch ports' own queues.
-        return;
-    }
     config.bridges[0].buffer = 2;
     config.bridges[0].threshold = 1;
     let config = running::with_endpoints(config, &lab, &[0, 1], LINK);

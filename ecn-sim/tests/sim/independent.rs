@@ -442,7 +442,7 @@ fn a_model_of_the_same_choices_agrees_where_another_did_not() {
 }
 
 /// AIMD at its floor sends at fixed distances, and so the phases in which flows started decide their shares permanently:
-/// one run is no evidence about the victim, whatever its length.
+/// a single run is not evidence about the victim, whatever its length.
 #[test]
 fn at_the_floor_phases_decide_for_good() {
     let victim = |seed: u64| {
