@@ -305,6 +305,40 @@ fn limits_lapse_when_class_rates_cannot_be_moved() {
     assert!(eventually(s(5), || is_held(&stream)), "not held again");
 }
 
+/// The file system of lock and state fills up while the agent runs: it answers as before.
+#[test]
+fn a_full_file_system() {
+    kernel_test!();
+    let ecn = ecn_or_skip!();
+    let (mut lab, folder) = (Lab::new(3), Folder::new());
+    lab.unplug(2);
+    let mut agent = killed::start(&ecn, &lab, &folder);
+    let none = None::<&str>;
+    let small = mount(none, "/run", none, MsFlags::MS_REMOUNT, Some("size=256k"));
+    small.expect("remount");
+    let fill = fs::write("/run/rest", vec![1; 1 << 20]).expect_err("full");
+    assert_eq!(fill.kind(), std::io::ErrorKind::StorageFull);
+    let doctor = process::run(&ecn, &["doctor"]);
+    assert_eq!(doctor.status.code(), Some(3));
+    let printed = String::from_utf8_lossy(&doctor.stdout);
+    assert!(
+        printed.contains("cannot be written: No space left"),
+        "{printed}"
+    );
+
+    lab.plug_in(2);
+    let ports = || State::read().map_or(0, |state| state.bridges[0].ports.len());
+    assert!(eventually(s(5), || ports() == 3), "{}", folder.log());
+    for _ in 0..3 {
+        let reloaded = process::run(&ecn, &["reload"]);
+        assert!(reloaded.status.success(), "{reloaded:?}");
+    }
+    fs::remove_file("/run/rest").expect("remove");
+    ends(&mut agent);
+    assert_eq!(State::read(), None);
+    assert!(!Path::new("/run/ecn/state.next").exists());
+}
+
 /// Remounts this test's BPF file system.
 fn remount(flags: MsFlags) {
     let none = None::<&str>;

@@ -11,7 +11,7 @@ use std::{
 };
 
 use nix::{
-    fcntl::{Flock, FlockArg},
+    fcntl::{FallocateFlags, Flock, FlockArg, fallocate},
     sys::stat::{major, minor},
     unistd::{Group, chown},
 };
@@ -26,6 +26,9 @@ use crate::{
 
 /// Directory of lock and state.
 pub const DIR: &str = "/run/ecn";
+
+/// The space reserved for a state is a multiple of this, bytes.
+const RESERVED: usize = 16 << 10;
 
 /// The bridges and endpoints that the agent manages, with the numbers that the maps use.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
@@ -119,6 +122,30 @@ pub struct BridgeState {
     pub ports: Vec<PortState>,
 }
 
+impl fmt::Display for BridgeState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ports: Vec<&str> = self.ports.iter().map(|port| port.name.as_str()).collect();
+        let ports = match ports.as_slice() {
+            [] => "no port yet".to_owned(),
+            ports => ports.join(" "),
+        };
+        write!(f, "bridge {}", named(&self.name, &self.netns))?;
+        write!(f, ": {} marking at {ports}", self.marking)?;
+        match self.queue {
+            Queue::Device => Ok(()),
+            Queue::Virtual => f.write_str(", by virtual queues"),
+        }
+    }
+}
+
+/// A device and its namespace.
+fn named(device: &str, netns: &str) -> String {
+    match netns {
+        "" => device.to_owned(),
+        netns => format!("{device} in {netns}"),
+    }
+}
+
 /// A port.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct PortState {
@@ -171,6 +198,18 @@ impl EndpointState {
     }
 }
 
+impl fmt::Display for EndpointState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (response, enforcement) = (self.response, self.enforcement);
+        write!(f, "endpoint {}", named(&self.device, &self.netns))?;
+        write!(f, ": {response} by {enforcement} ({})", self.why)?;
+        match self.hook {
+            Hook::Xdp => f.write_str(", echoes at XDP"),
+            Hook::Tc | Hook::Auto => Ok(()),
+        }
+    }
+}
+
 impl State {
     /// The `gso_max_segs` to restore at a device, recorded by a running or killed agent.
     pub fn gso_max_segs(&self, netns: &str, ifindex: u32) -> Option<u32> {
@@ -183,23 +222,40 @@ impl State {
         Path::new(DIR).join("state.json")
     }
 
-    /// Writes the state, completely or not at all.
+    /// The file that the next state is written to.
+    fn next() -> PathBuf {
+        Path::new(DIR).join("state.next")
+    }
+
+    /// Writes the state, completely or not at all. The space of the next one is reserved, so that a file system that fills
+    /// up later does not stop the agent from answering.
     ///
     /// # Errors
     ///
     /// The directory cannot be written.
     pub fn write(&self) -> Result<(), Error> {
-        let path = Self::path();
-        let write = || {
-            prepare()?;
-            let next = path.with_extension("next");
-            let mut file = private(
-                File::options().write(true).create(true).truncate(true),
+        let (path, next) = (Self::path(), Self::next());
+        let open = || {
+            let mut options = File::options();
+            private(
+                options.write(true).create(true).truncate(false),
                 &next,
                 0o640,
-            )?;
-            file.write_all(&serde_json::to_vec_pretty(self)?)?;
-            fs::rename(&next, &path)
+            )
+        };
+        let write = || {
+            prepare()?;
+            let json = serde_json::to_vec_pretty(self)?;
+            let mut file = open()?;
+            // A write that failed may have left more.
+            if file.metadata()?.len() > 0 {
+                file.set_len(0)?;
+            }
+            file.write_all(&json)?;
+            fs::rename(&next, &path)?;
+            // The space of the previous state has just become free.
+            reserve(&open()?, &json);
+            Ok(())
         };
         write().map_err(|error| Error::State {
             path: path.clone(),
@@ -212,10 +268,17 @@ impl State {
         serde_json::from_slice(&fs::read(Self::path()).ok()?).ok()
     }
 
-    /// Removes the state file.
+    /// Removes the files of the state.
     pub fn remove() {
         let _ = fs::remove_file(Self::path());
+        let _ = fs::remove_file(Self::next());
     }
+}
+
+/// Reserves the space of the next state. Fails silently: a file system may be unable to, or full.
+fn reserve(file: &File, json: &[u8]) {
+    let space = (2 * json.len()).next_multiple_of(RESERVED) as i64;
+    let _ = fallocate(file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, space);
 }
 
 /// Held while an agent or a rig runs, since both would use the same pins.
@@ -292,6 +355,20 @@ fn owner(file: &File) -> String {
         })
     };
     find().unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// Writes as much as a state takes and removes it again.
+///
+/// # Errors
+///
+/// An agent could not write its state.
+pub fn try_writing() -> io::Result<()> {
+    let exists = Path::new(DIR).exists();
+    let dir = if exists { DIR } else { "/run" };
+    let path = Path::new(dir).join(format!("ecn-{}.tried", std::process::id()));
+    let written = fs::write(&path, [b' '; RESERVED]);
+    let _ = fs::remove_file(&path);
+    written
 }
 
 /// The group whose members may read the state, if it exists.

@@ -4,8 +4,8 @@
 //! namespace without a name and on a BPF file system that only one thread sees; both are removed with the thread,
 //! whatever happens to the process.
 
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use anyhow::Context as _;
 use aya::maps::MapType;
@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use crate::agent::health::Warning;
 use crate::agent::root::FQ_MAJOR;
-use crate::agent::state::{EndpointState, Lock, State, Waiting};
+use crate::agent::state::{DIR, EndpointState, Lock, State, Waiting, try_writing};
 use crate::config::Enforcement;
 use crate::datapath::{self, AttachedBy, BTF, Datapath, Sizes};
 use crate::net::htb::{EndpointHtb, FIRST_FLOW_MINOR};
@@ -311,6 +311,20 @@ fn kernel_files(report: &mut Report) {
         mounted,
         detail,
         "`ecn run` and `ecn rig` mount it",
+    );
+    let (found, detail) = match try_writing() {
+        Ok(()) => (Some(true), "can be written".to_owned()),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            (None, "not tried: run as root".to_owned())
+        }
+        Err(error) => (Some(false), format!("cannot be written: {error}")),
+    };
+    report.add(
+        DIR,
+        true,
+        found,
+        detail,
+        "`ecn run` does not start, and a running agent may show old ports and endpoints",
     );
     let jit = read("/proc/sys/net/core/bpf_jit_enable");
     let (found, detail) = match jit.as_str() {

@@ -65,7 +65,8 @@ pub(super) fn run(args: &ReloadArgs) -> anyhow::Result<()> {
             _ if Lock::holder().is_none() => return Err(nobody().into()),
             _ if Instant::now() >= until => {
                 let patience = PATIENCE.as_secs();
-                let message = format!("process {pid} has not answered within {patience} s");
+                let message =
+                    format!("process {pid} has not answered within {patience} s: see its log");
                 return Err(Failure::failed(message).into());
             }
             _ => {}
