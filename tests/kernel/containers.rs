@@ -294,7 +294,8 @@ fn a_new_configuration_is_applied_whole_or_not_at_all() {
     let mut bad = new.clone();
     bad.flow.max += 1;
     let refused = agent.reload(bad).expect_err("another size of the table");
-    assert!(refused.to_string().contains("restart"), "{refused}");
+    let message = "`max` of [flow] cannot change while the agent runs: restart it for that";
+    assert_eq!(refused.to_string(), message);
 
     // What is no longer configured is removed.
     agent.reload(one).expect("a good configuration");

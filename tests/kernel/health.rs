@@ -201,6 +201,33 @@ fn a_receiver_without_the_agent() {
     all_cleared(&running);
 }
 
+/// Somebody else's root qdisc at a source, and marks that its flows do not answer.
+#[test]
+fn a_source_with_another_root_qdisc() {
+    kernel_test!();
+    let lab = Lab::new(2);
+    let running = start(&lab, 4 * PORT, |config| config.agent.cgroup = None);
+    let host = &lab.hosts[0];
+    let root = ecn_user::net::ROOT;
+    let installed = host.nl.pfifo_leaf(host.ifindex, root, 7 << 16, 100);
+    installed.expect("a qdisc");
+    let warning = reported(&running, Kind::NotEnforced, s(5));
+    assert!(
+        warning
+            .message
+            .contains("has a pfifo root qdisc of its own")
+    );
+    let frame = Ip::between(host, &lab.hosts[1], false)
+        .ecn(NOT_ECT)
+        .udp(7001, 7002, &[5; 1000]);
+    let sending = Sending::start(host, frame, 4000);
+    let warning = reported(&running, Kind::UnansweredMarks, s(20));
+    assert!(warning.message.contains("does not limit its flows"));
+    drop(sending);
+    host.nl.delete_root_qdisc(host.ifindex).expect("delete");
+    all_cleared(&running);
+}
+
 /// More flows than the table holds, for seconds.
 #[test]
 fn a_table_that_is_full() {

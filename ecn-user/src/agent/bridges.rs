@@ -347,7 +347,7 @@ impl Inner {
         let Some(bridge) = self.bridges.get(&number) else {
             return;
         };
-        tracing::info!("bridge {}: gone", bridge.config.name);
+        tracing::info!("bridge {}: removed", bridge.config.name);
         let ports: Vec<u32> = bridge.ports.keys().copied().collect();
         for ifindex in ports {
             if let Err(error) = self.remove_port(number, ifindex) {
@@ -401,7 +401,23 @@ impl Inner {
             for ifindex in changes.removed() {
                 self.remove_port(number, ifindex)?;
             }
+            let ports = |inner: &Self| -> BTreeSet<u32> {
+                let bridge = inner.bridges.get(&number);
+                bridge
+                    .into_iter()
+                    .flat_map(|b| b.ports.keys().copied())
+                    .collect()
+            };
+            let before = ports(self);
             self.sync_bridge(number)?;
+            if let Some(bridge) = self.bridges.get(&number)
+                && !self.shared.is_starting()
+            {
+                for added in ports(self).difference(&before) {
+                    let (name, port) = (&bridge.config.name, &bridge.ports[added].name);
+                    tracing::info!("bridge {name}: port {port} added");
+                }
+            }
             return Ok(true);
         }
         if let Some(qdiscs) = qdiscs {
@@ -711,7 +727,7 @@ impl Inner {
             return Ok(());
         };
         bridge.peers.remove(&ifindex);
-        tracing::debug!("port {} was removed", port.name);
+        tracing::info!("bridge {}: port {} removed", bridge.config.name, port.name);
         bridge.seen.remove(&port.slot);
         let key = bridge.key(ifindex);
         self.forget_role(key, PORT_ROLES);

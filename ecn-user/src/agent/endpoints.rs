@@ -128,6 +128,11 @@ impl Endpoint {
         Subject::endpoint(&self.config.device, self.space.name())
     }
 
+    /// Why not all of its flows are limited, if they should be.
+    pub(super) fn lacking(&self) -> Option<&str> {
+        self.choice.lacking.as_deref()
+    }
+
     /// Removes everything from its device; `is_there`: whether the device still exists.
     fn take_off(mut self, is_there: bool, shared: &Shared, maps: &mut Maps) {
         // Programs first: no packet may choose a class that is being removed.
@@ -303,7 +308,7 @@ impl Inner {
     /// exists.
     pub(super) fn remove_endpoint(&mut self, number: u32, is_there: bool) {
         if let Some(endpoint) = self.endpoints.remove(&number) {
-            tracing::info!("endpoint {}: gone", endpoint.name());
+            tracing::info!("endpoint {}: removed", endpoint.name());
             self.let_go(endpoint, is_there);
         }
     }

@@ -167,6 +167,11 @@ impl Shared {
         self.alive_ns.store(now_ns(), Ordering::Relaxed);
     }
 
+    /// Whether the agent is still setting up what it found.
+    pub(super) fn is_starting(&self) -> bool {
+        self.is_starting.load(Ordering::Relaxed)
+    }
+
     /// Records that the main loop runs from now on.
     pub(super) fn has_started(&self) {
         self.is_alive();
@@ -181,11 +186,7 @@ impl Shared {
 
     /// How long the main loop or the thread may go without progress.
     fn patience(&self) -> Duration {
-        let step = if self.is_starting.load(Ordering::Relaxed) {
-            START
-        } else {
-            STEP
-        };
+        let step = if self.is_starting() { START } else { STEP };
         self.heartbeat().max(step)
     }
 
@@ -398,7 +399,7 @@ fn run(shared: &Shared, maps: &mut Maps, events: &mut RateEvents) {
         // The programs wake this thread for decreases only; increases wait for the end of the period. Where nothing is
         // limited there are no increases, and a thread that wakes a thousand times a second takes up to 18 % of a
         // connection's rate. While the agent starts, limits of the previous one may be taken over at any moment.
-        let wait = if shared.has_limits() || shared.is_starting.load(Ordering::Relaxed) {
+        let wait = if shared.has_limits() || shared.is_starting() {
             period
         } else {
             period.max(heart.interval().min(IDLE))

@@ -400,6 +400,7 @@ impl Inner {
         let name = (kind, (space.spec.clone(), link.name.clone()));
         let before = self.failed.remove(&name);
         let Err(error) = added else {
+            self.log_arrival(kind, space, link);
             return true;
         };
         if before.is_none_or(|before| before.error.to_string() != error.to_string()) {
@@ -408,6 +409,30 @@ impl Inner {
         let again = Instant::now() + TRY_AGAIN;
         self.failed.insert(name, Failed { error, again });
         false
+    }
+
+    /// Logs what was set up after the start, at whose end everything is logged.
+    fn log_arrival(&self, kind: WaitingFor, space: &Space, link: &Link) {
+        if self.shared.is_starting() {
+            return;
+        }
+        match kind {
+            WaitingFor::Bridge => {
+                let mut bridges = self.bridges.values();
+                let found = bridges.find(|b| b.space.spec == space.spec && b.ifindex == link.index);
+                if let Some(bridge) = found {
+                    tracing::info!("{}", bridge.state());
+                }
+            }
+            WaitingFor::Endpoint => {
+                let mut endpoints = self.endpoints.values();
+                let found =
+                    endpoints.find(|e| e.space.spec == space.spec && e.link.index == link.index);
+                if let Some(endpoint) = found {
+                    tracing::info!("{}", endpoint.state(&self.config, &self.shared));
+                }
+            }
+        }
     }
 
     /// What is configured but does not exist, or could not be set up.
@@ -461,17 +486,12 @@ impl Inner {
 
     /// Applies a new configuration without interrupting traffic, completely or not at all.
     pub(super) fn reload(&mut self, new: Config) -> Result<()> {
-        let fixed = |config: &Config| {
-            let agent = &config.agent;
-            let paths = (agent.pin.clone(), agent.cgroup.clone());
-            (config.flow.max, paths, agent.keep, config.metrics.listen)
-        };
-        if fixed(&self.config) != fixed(&new) {
-            return Err(Error::Configuration(
-                "`max` of [flow], `keep`, `pin` and `cgroup` of [agent], and `listen` of [metrics] cannot change while the agent runs: \
-                 restart it for those"
-                    .to_owned(),
-            ));
+        let changed = changed_while_running(&self.config, &new);
+        if !changed.is_empty() {
+            return Err(Error::Configuration(format!(
+                "{} cannot change while the agent runs: restart it for that",
+                changed.join(", ")
+            )));
         }
         if new.bridges.len() > self.numbers.bridges() {
             return Err(Error::Configuration(format!(
@@ -532,6 +552,23 @@ impl Inner {
         self.waiting = self.what_waits();
         self.update_endpoints()
     }
+}
+
+/// Keys that differ, of those that are fixed while the agent runs.
+fn changed_while_running(old: &Config, new: &Config) -> Vec<&'static str> {
+    let (was, is) = (&old.agent, &new.agent);
+    let changed = [
+        ("`max` of [flow]", old.flow.max != new.flow.max),
+        ("`keep` of [agent]", was.keep != is.keep),
+        ("`pin` of [agent]", was.pin != is.pin),
+        ("`cgroup` of [agent]", was.cgroup != is.cgroup),
+        (
+            "`listen` of [metrics]",
+            old.metrics.listen != new.metrics.listen,
+        ),
+    ];
+    let changed = changed.into_iter().filter(|(_, differs)| *differs);
+    changed.map(|(key, _)| key).collect()
 }
 
 /// Number of bridges for which the maps have room.

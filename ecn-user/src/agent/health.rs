@@ -6,6 +6,7 @@
 //! | `no-echo` | a receiver echoed none of a flow's packets, for 1,000 of them and 5 s |
 //! | `flow-table-full`, `receiver-table-full`, `classes-full` | its counter rises for several seconds |
 //! | `link-rate` | flows are marked for 5 s at ports slower than a quarter of their endpoint's `link_rate` |
+//! | `not-enforced` | an endpoint's root qdisc is another one, or the kernel lacks what enforcing rates takes |
 //! | `unanswered-marks` | a port marks for 10 s, its queue stays long or drops, and arrivals do not decrease |
 //!
 //! Nothing here reads a map or a clock; `agent::watch` does.
@@ -81,19 +82,22 @@ pub enum Kind {
     ClassesFull,
     /// `link_rate` is far above the rate of the ports that mark.
     LinkRate,
+    /// Not all flows of an endpoint are limited, though they should be.
+    NotEnforced,
     /// Marks do not lower what arrives.
     UnansweredMarks,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::FlowsAtFloor,
         Self::NoEcho,
         Self::FlowTableFull,
         Self::ReceiverTableFull,
         Self::ClassesFull,
         Self::LinkRate,
+        Self::NotEnforced,
         Self::UnansweredMarks,
     ];
 
@@ -106,6 +110,7 @@ impl Kind {
             Self::ReceiverTableFull => "receiver-table-full",
             Self::ClassesFull => "classes-full",
             Self::LinkRate => "link-rate",
+            Self::NotEnforced => "not-enforced",
             Self::UnansweredMarks => "unanswered-marks",
         }
     }
@@ -235,6 +240,8 @@ pub struct EndpointReading {
     pub floor_bytes_per_s: u64,
     /// Responds in fractional steps.
     pub fractional: bool,
+    /// Why its rates are not enforced, if they should be, and what to do.
+    pub not_enforced: Option<String>,
     /// Its flows.
     pub flows: FlowsSeen,
 }
@@ -631,6 +638,13 @@ impl Health {
         self.at_ports(reading, &mut found);
         self.link_rates(reading, &mut found);
         for endpoint in &reading.endpoints {
+            if let Some(why) = &endpoint.not_enforced {
+                found.push(Warning {
+                    kind: Kind::NotEnforced,
+                    subject: endpoint.subject.clone(),
+                    message: why.clone(),
+                });
+            }
             no_echo(endpoint, reading.echo_protocol, &mut found);
         }
         found.truncate(MOST);
@@ -727,7 +741,7 @@ impl Health {
             // Flows that cannot go lower count as answering.
             let departed_per_s = per_second(all.departed, all.ns);
             if packets_per_s * 2 < departed_per_s || packets_per_s == 0 {
-                found.push(unanswered(port, &all, reading.echo_protocol));
+                found.push(unanswered(port, &all, reading));
             }
         }
         if full {
@@ -848,7 +862,7 @@ fn no_echo(endpoint: &EndpointReading, echo_protocol: u8, found: &mut Vec<Warnin
     }
 }
 
-fn unanswered(port: &PortReading, all: &Interval, echo_protocol: u8) -> Warning {
+fn unanswered(port: &PortReading, all: &Interval, reading: &Reading) -> Warning {
     let percent = all.lost() * 100 / all.arrivals().max(1);
     let seen = if percent > 0 {
         format!("{percent} % is dropped")
@@ -862,7 +876,15 @@ fn unanswered(port: &PortReading, all: &Interval, echo_protocol: u8) -> Warning 
         format!(" Most enters at {}.", named.join(", "))
     };
     let per_s = per_second(all.asked(), all.ns);
-    let message = if all.is_unmarkable() {
+    let echo_protocol = reading.echo_protocol;
+    let mut endpoints = reading.endpoints.iter();
+    let message = if let Some(endpoint) = endpoints.find(|e| e.not_enforced.is_some()) {
+        format!(
+            "{per_s} packets per second are marked or should be, and for 10 s arrivals have not fallen: {seen}.{inputs} \
+             {} does not limit its flows: see its warning.",
+            endpoint.subject
+        )
+    } else if all.is_unmarkable() {
         let or = if port.drops_unmarkable {
             ""
         } else {

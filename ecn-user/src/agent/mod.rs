@@ -761,33 +761,10 @@ pub async fn run(config: Config, path: PathBuf, keep: Option<bool>) -> Result<()
     })?;
     let state = agent.state();
     for bridge in &state.bridges {
-        let ports: Vec<&str> = bridge.ports.iter().map(|p| p.name.as_str()).collect();
-        let queues = match bridge.queue {
-            config::Queue::Device => "",
-            config::Queue::Virtual => ", by virtual queues",
-        };
-        tracing::info!(
-            "bridge {}: {} marking at {}{queues}",
-            bridge.name,
-            bridge.marking,
-            ports.join(" ")
-        );
+        tracing::info!("{bridge}");
     }
     for endpoint in &state.endpoints {
-        let netns = match endpoint.netns.as_str() {
-            "" => String::new(),
-            netns => format!(" in {netns}"),
-        };
-        let (device, response) = (&endpoint.device, endpoint.response);
-        let hook = match endpoint.hook {
-            config::Hook::Xdp => ", echoes at XDP",
-            config::Hook::Tc | config::Hook::Auto => "",
-        };
-        tracing::info!(
-            "endpoint {device}{netns}: {response} by {} ({}){hook}",
-            endpoint.enforcement,
-            endpoint.why
-        );
+        tracing::info!("{endpoint}");
     }
     for waiting in &state.waiting {
         tracing::info!("waiting for {waiting}");

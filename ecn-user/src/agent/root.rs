@@ -124,6 +124,8 @@ pub(super) struct Choice {
     pub(super) root: Root,
     /// What a flow may always have waiting, with [`Enforcement::Edt`], bytes.
     pub(super) queue_bytes: u64,
+    /// For a warning: why not all flows are limited, though they should be, and what to do.
+    pub(super) lacking: Option<String>,
 }
 
 /// A device for which an enforcement is chosen.
@@ -182,14 +184,17 @@ impl Device<'_> {
             Err(Error::Configuration(why)) => {
                 let root = Root::look(self.nl, self.link.index)?;
                 let root = root.unwrap_or(Root::Default { multi_queue: false });
-                let because = "another root qdisc took our place";
                 // Pacing in sockets needs no qdisc.
-                if self.wanted == Enforcement::Auto && self.sockets().is_ok() {
-                    tracing::warn!("{why}; until then only TCP sockets here are limited");
-                    return Ok(self.choice(Enforcement::Pacing, because, root));
-                }
-                tracing::warn!("{why}; until then its flows are not limited");
-                Ok(self.choice(Enforcement::None, because, root))
+                let (instead, limited) =
+                    if self.wanted == Enforcement::Auto && self.sockets().is_ok() {
+                        (Enforcement::Pacing, "only TCP sockets here are limited")
+                    } else {
+                        (Enforcement::None, "its flows are not limited")
+                    };
+                Ok(Choice {
+                    lacking: Some(format!("{why}; until then {limited}")),
+                    ..self.choice(instead, "another root qdisc took our place", root)
+                })
             }
             other => other,
         }
@@ -227,11 +232,12 @@ impl Device<'_> {
             Ok(()) => return Ok(self.choice(Enforcement::Pacing, &lacking, root)),
             Err(missing) => lacking = format!("{lacking}, and {missing}"),
         }
-        let (device, netns) = (&self.link.name, self.ns.name());
-        tracing::warn!(
-            "device {device} (namespace {netns}): {lacking}: rates are computed and shown, not enforced"
-        );
-        Ok(self.choice(Enforcement::None, &lacking, root))
+        Ok(Choice {
+            lacking: Some(format!(
+                "{lacking}: rates are computed and shown, not enforced"
+            )),
+            ..self.choice(Enforcement::None, &lacking, root)
+        })
     }
 
     fn later(&self, enforcement: Enforcement, why: &str, root: Root) -> Choice {
@@ -262,6 +268,7 @@ impl Device<'_> {
             whose: if ours { Whose::Ours } else { Whose::Theirs },
             root,
             queue_bytes,
+            lacking: None,
         }
     }
 

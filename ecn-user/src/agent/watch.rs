@@ -159,24 +159,27 @@ impl Inner {
         most.map_or_else(Subject::default, |(_, endpoint)| endpoint.subject())
     }
 
-    /// Endpoints that have limited flows, or flows without echoes.
+    /// Endpoints that have limited flows, flows without echoes, or rates that are not enforced.
     fn endpoint_readings(&self) -> Vec<EndpointReading> {
-        let with_flows = self.watch.flows.iter();
-        with_flows
-            .filter(|(_, flows)| **flows != FlowsSeen::default())
-            .filter_map(|(number, flows)| {
-                let endpoint = self.endpoints.get(&u32::from(*number))?;
-                let policy = self.maps.endpoint((*number).into()).ok()?;
-                let floor = health::floor_ipd(&policy).max(1 << FRAC);
-                Some(EndpointReading {
-                    number: *number,
-                    subject: endpoint.subject(),
-                    link_bytes_per_s: policy.link_bytes_per_s,
-                    floor_bytes_per_s: response::rate(floor, policy.link_bytes_per_s),
-                    fractional: health::is_fractional(&policy),
-                    flows: flows.clone(),
-                })
+        let readings = self.endpoints.iter().filter_map(|(&number, endpoint)| {
+            let policy = self.maps.endpoint(number).ok()?;
+            let number = u16::try_from(number).ok()?;
+            let flows = self.watch.flows.get(&number).cloned().unwrap_or_default();
+            let not_enforced = endpoint.lacking().map(str::to_owned);
+            if flows == FlowsSeen::default() && not_enforced.is_none() {
+                return None;
+            }
+            let floor = health::floor_ipd(&policy).max(1 << FRAC);
+            Some(EndpointReading {
+                number,
+                subject: endpoint.subject(),
+                link_bytes_per_s: policy.link_bytes_per_s,
+                floor_bytes_per_s: response::rate(floor, policy.link_bytes_per_s),
+                fractional: health::is_fractional(&policy),
+                not_enforced,
+                flows,
             })
-            .collect()
+        });
+        readings.collect()
     }
 }

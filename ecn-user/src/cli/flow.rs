@@ -118,7 +118,22 @@ fn show(args: &FlowShow) -> anyhow::Result<()> {
 fn set(args: &FlowSet) -> anyhow::Result<()> {
     let mut view = View::open(args.which.pin.as_deref())?;
     let flows = view.flows()?;
-    let key = *pick(&view, &args.which, flows.iter().map(|(key, _)| key))?;
+    // Entries outlive their device, which may reappear.
+    let exists =
+        |key: &&flow::Key| view.state.endpoints.is_empty() || view.endpoint(key.endpoint).is_some();
+    let known = flows.iter().map(|(key, _)| key);
+    if known
+        .clone()
+        .any(|key| FlowName::from(key) == args.which.flow)
+        && !known
+            .clone()
+            .filter(exists)
+            .any(|key| FlowName::from(key) == args.which.flow)
+    {
+        let message = format!("the device of {} was removed", args.which.flow);
+        return Err(Failure::failed(message).into());
+    }
+    let key = *pick(&view, &args.which, known.filter(exists))?;
     let policy = view.maps.endpoint(key.endpoint.into())?;
     check_rate(args.rate, &policy)?;
     view.maps

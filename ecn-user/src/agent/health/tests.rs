@@ -60,6 +60,7 @@ fn endpoint(limited: u64, at_floor: u64, floor_packets_per_s: u64) -> EndpointRe
         link_bytes_per_s: 4 * RATE,
         floor_bytes_per_s: LINK / 64,
         fractional: false,
+        not_enforced: None,
         flows: FlowsSeen {
             limited,
             at_floor,
@@ -290,6 +291,35 @@ fn counters_may_restart() {
         assert_eq!(run.seconds(9, &mut port, drops, &[]), None);
         run.seconds += 5;
     }
+}
+
+#[test]
+fn endpoints_that_do_not_enforce_rates() {
+    let why = "device eth0 has a tbf root qdisc of its own";
+    let displaced = EndpointReading {
+        not_enforced: Some(why.to_owned()),
+        ..endpoint(0, 0, 0)
+    };
+    let found = Run::default().read(vec![], vec![displaced.clone()], Shortages::default());
+    assert_eq!(kinds(&found), [Kind::NotEnforced]);
+    assert_eq!(
+        found[0].to_string(),
+        format!("endpoint eth0 in h0: {why} (not-enforced)")
+    );
+
+    // It is the cause of marks that nobody answers.
+    let drops = |p: &mut Port| p.second(8000, 8000, 2000, LEVEL);
+    let (mut run, mut port) = (Run::default(), Port::new());
+    run.seconds(20, &mut port, drops, std::slice::from_ref(&displaced));
+    drops(&mut port);
+    let found = run.read(vec![port.reading()], vec![displaced], Shortages::default());
+    assert_eq!(kinds(&found), [Kind::UnansweredMarks, Kind::NotEnforced]);
+    let message = &found[0].message;
+    assert!(
+        message.contains("endpoint eth0 in h0 does not limit"),
+        "{message}"
+    );
+    assert!(!message.contains("Run the agent"), "{message}");
 }
 
 #[test]
