@@ -211,4 +211,14 @@ fn nothing_is_attached_without_a_queue_or_limit() {
     process::run(&ecn, &["flow", "unset", &flow]);
     drop(stream);
     assert!(becomes((false, 0)), "without one: {:?}", attached());
+
+    // Its entry outlives the device.
+    lab.unplug(0);
+    let mut refused = String::new();
+    let is_refused = eventually(s(5), || {
+        let set = process::run(&ecn, &["flow", "set", &flow, "--rate", "2mbit"]);
+        refused = String::from_utf8_lossy(&set.stderr).into_owned();
+        set.status.code() == Some(1)
+    });
+    assert!(is_refused && refused.contains("was removed"), "{refused}");
 }

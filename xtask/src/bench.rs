@@ -82,7 +82,7 @@ fn bridge(words: &[String], permission: Permission) -> Result<ExitCode> {
         .args(["bench", "-q", "-p", "ecn-tests", "--bench", "bridge", "--"])
         .args(words)
         .env("ECN_BENCH_OUT", root().join("target/bench"));
-    step::say(&step::shown(&command));
+    step::print(&step::shown(&command));
     // stdout is inherited: the table is the result of this verb.
     let status = command.status()?;
     Ok(match status.code() {

@@ -24,7 +24,7 @@ pub fn advisories() -> Result<()> {
     let mut fetch = Command::new(&deny);
     fetch.current_dir(root()).args(["fetch", "db"]);
     if let Err(error) = step::logged("known vulnerabilities of crates", "advisories", &mut fetch) {
-        step::say(&format!("{error:#}"));
+        step::print(&format!("{error:#}"));
         return Err(
             Lacks("crates were not checked: RustSec's database cannot be fetched".into()).into(),
         );

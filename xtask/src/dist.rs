@@ -48,7 +48,7 @@ pub fn dist(args: &Args, permission: Permission) -> Result<ExitCode> {
     for arch in &args.arch {
         dist.arg(format!("{arch}={}", command(arch, permission)?.display()));
     }
-    step::say(&format!("packages: {}", step::shown(&dist)));
+    step::print(&format!("packages: {}", step::shown(&dist)));
     // stdout is inherited: the table is the result of this verb.
     let status = dist.status().context("could not start cargo")?;
     if !status.success() {

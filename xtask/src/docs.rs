@@ -29,7 +29,7 @@ pub fn docs(args: &Args, permission: Permission) -> Result<ExitCode> {
     if !args.no_run {
         commands(permission)?;
     }
-    step::say(&format!(
+    step::print(&format!(
         "the book: {}",
         book().join("index.html").display()
     ));
@@ -41,9 +41,9 @@ pub fn build() -> Result<()> {
     let mut mdbook = Command::new(MDBOOK.ensure()?);
     mdbook.arg("build").arg(root().join("docs"));
     let output = mdbook.output().context("could not start mdbook")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    if !output.status.success() || said.contains("WARN") {
-        bail!("mdbook {}:\n{said}", output.status);
+    let output_text = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() || output_text.contains("WARN") {
+        bail!("mdbook {}:\n{output_text}", output.status);
     }
     // mdbook copies its configuration file into the book.
     let _ = fs::remove_file(book().join("book.toml"));

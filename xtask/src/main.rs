@@ -72,7 +72,7 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) => {
-            step::say(&format!("{error:#}"));
+            step::print(&format!("{error:#}"));
             if error.is::<machine::Lacks>() {
                 ExitCode::from(3)
             } else {

@@ -29,7 +29,7 @@ pub fn run(args: &Args, permission: Permission) -> Result<ExitCode> {
     let mut program = match rig(args, permission) {
         Err(error) if error.is::<Lacks>() => {
             let reason = format!("{error:#}");
-            step::say(&format!("using the simulator: {reason}"));
+            step::print(&format!("using the simulator: {reason}"));
             simulator(args)?
         }
         rig => rig?,
@@ -57,7 +57,7 @@ fn rig(args: &Args, permission: Permission) -> Result<Command> {
     };
     let mut rig = Command::new(ecn);
     rig.args(["rig", "run"]).args(&args.args);
-    step::say(&format!(
+    step::print(&format!(
         "HP's Fig. 1 as namespaces and bridges: {}",
         step::shown(&rig)
     ));
@@ -68,7 +68,7 @@ fn rig(args: &Args, permission: Permission) -> Result<Command> {
 fn simulator(args: &Args) -> Result<Command> {
     let mut simulator = Command::new(built("the simulator", "ecn-sim", "ecn-sim")?);
     simulator.arg("rig").args(&args.args);
-    step::say(&format!(
+    step::print(&format!(
         "HP's Fig. 1 in the simulator: {}",
         step::shown(&simulator)
     ));

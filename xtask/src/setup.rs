@@ -33,7 +33,7 @@ pub fn setup(args: Args, permission: Permission) -> Result<ExitCode> {
         return Ok(check());
     }
     let bpf = bpf(permission)?;
-    step::say(&format!(
+    step::print(&format!(
         "BPF programs are built by {} and {}",
         bpf.toolchain.name,
         bpf.linker.display()
@@ -45,9 +45,9 @@ pub fn setup(args: Args, permission: Permission) -> Result<ExitCode> {
     }
     // Without Python, two tests are skipped.
     if let Err(error) = python() {
-        step::say(&format!("{error:#}"));
+        step::print(&format!("{error:#}"));
     }
-    step::say("setup is complete");
+    step::print("setup is complete");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use crate::machine;
 
 /// Prints one line to stderr.
-pub fn say(line: &str) {
+pub fn print(line: &str) {
     eprintln!("xtask: {line}");
 }
 
@@ -44,7 +44,7 @@ fn quoted(word: &str) -> String {
 /// Runs a command whose output is shown; its stdout goes to stderr.
 pub fn run(why: &str, command: &mut Command) -> Result<()> {
     let shown = shown(command);
-    say(&format!("{why}: {shown}"));
+    print(&format!("{why}: {shown}"));
     let status = command
         .stdin(Stdio::null())
         .stdout(io::stderr())
@@ -60,7 +60,7 @@ pub fn run(why: &str, command: &mut Command) -> Result<()> {
 /// to the error. Prints the duration.
 pub fn logged(why: &str, name: &str, command: &mut Command) -> Result<()> {
     let shown = shown(command);
-    say(&format!("{why}: {shown}"));
+    print(&format!("{why}: {shown}"));
     let start = Instant::now();
     let folder = machine::root().join("target/log");
     fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
@@ -79,7 +79,7 @@ pub fn logged(why: &str, name: &str, command: &mut Command) -> Result<()> {
         let end = lines[lines.len().saturating_sub(20)..].join("\n    ");
         bail!("{status} from {shown}, which ended with:\n    {end}");
     }
-    say(&format!(
+    print(&format!(
         "{name}: done in {:.1} s",
         start.elapsed().as_secs_f64()
     ));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 
 use crate::cargo_tool;
-use crate::kernels::Again;
+use crate::kernels::Rerun;
 use crate::machine::{Lacks, Permission, cargo, is_root, root};
 use crate::run::KERNEL_TYPES;
 use crate::setup::Bpf;
@@ -40,7 +40,7 @@ struct Checks(Vec<(&'static str, Duration, Outcome)>);
 impl Checks {
     /// Runs a check; it is skipped if the machine lacks something, and fails with any other error.
     fn check(&mut self, name: &'static str, body: impl FnOnce() -> Result<()>) {
-        step::say(&format!("== {name}"));
+        step::print(&format!("== {name}"));
         let start = Instant::now();
         let outcome = match body() {
             Ok(()) => Outcome::Passed,
@@ -48,7 +48,7 @@ impl Checks {
             Err(error) => Outcome::Failed(format!("{error:#}")),
         };
         let (word, reason) = outcome.shown();
-        step::say(&format!("== {name}: {word}{reason}"));
+        step::print(&format!("== {name}: {word}{reason}"));
         self.0.push((name, start.elapsed(), outcome));
     }
 
@@ -92,12 +92,12 @@ impl Outcome {
 }
 
 /// Prints the emulated tests that passed only in a rerun.
-fn list_reruns(again: &[Again]) {
+fn list_reruns(again: &[Rerun]) {
     if !again.is_empty() {
         println!("{} passed only when run again:", again.len());
     }
-    for Again { name, said } in again {
-        println!("    {name}: {said}");
+    for Rerun { name, output } in again {
+        println!("    {name}: {output}");
     }
 }
 
@@ -178,7 +178,7 @@ pub fn test(args: &Args, permission: Permission) -> Result<ExitCode> {
     checks.check("host tests", || host_tests(&mut host_skipped));
     checks.check("real-kernel tests", || {
         if let Err(error) = &tools {
-            step::say(&format!("{error:#}"));
+            step::print(&format!("{error:#}"));
         }
         kernel_tests(&mut kernel_skipped)
     });
@@ -237,7 +237,7 @@ fn host_tests(skipped: &mut Vec<SkippedTest>) -> Result<()> {
     const HOST: [&str; 3] = ["--workspace", "--exclude", "ecn-tests"];
     let python = setup::python();
     if let Err(error) = &python {
-        step::say(&format!("{error:#}"));
+        step::print(&format!("{error:#}"));
     }
     let file = skipped_file("skipped-host-tests")?;
     let mut run = command::nextest()?;

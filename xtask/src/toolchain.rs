@@ -173,7 +173,7 @@ pub fn ensure(permission: Permission) -> Result<Toolchain> {
     if let Some(mut command) = rustup_component("rust-src") {
         match step::logged(why, "rust-src", &mut command) {
             Ok(()) => {}
-            Err(error) => step::say(&format!("{error:#}")),
+            Err(error) => step::print(&format!("{error:#}")),
         }
         if let Some(toolchain) = find() {
             return Ok(toolchain);

@@ -53,7 +53,7 @@ pub fn check() -> Result<()> {
         .args(FILES)
         .current_dir(root());
     let Some(files) = step::asked(&mut list) else {
-        step::say("not a git checkout: words are not checked");
+        step::print("not a git checkout: words are not checked");
         return Ok(());
     };
     let mut found = Vec::new();

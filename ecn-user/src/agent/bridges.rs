@@ -377,11 +377,11 @@ impl Inner {
         let Some(bridge) = self.bridges.get_mut(&number) else {
             return false;
         };
-        let said = std::mem::replace(&mut bridge.unsettled, followed.is_err());
+        let was_logged = std::mem::replace(&mut bridge.unsettled, followed.is_err());
         match followed {
             Ok(changed) => changed,
             Err(error) => {
-                if !said {
+                if !was_logged {
                     tracing::warn!("{error}");
                 }
                 true
@@ -421,7 +421,7 @@ impl Inner {
             return Ok(true);
         }
         if let Some(qdiscs) = qdiscs {
-            self.look_at_queues(number, qdiscs)?;
+            self.sync_queues(number, qdiscs)?;
         }
         Ok(false)
     }
@@ -487,7 +487,7 @@ impl Inner {
         }
         // Also for existing ports: a device that comes up gets its queue without a notification.
         let qdiscs = self.bridges[&number].space.qdiscs()?;
-        self.look_at_queues(number, &qdiscs)?;
+        self.sync_queues(number, &qdiscs)?;
         let bridge = &self.bridges[&number];
         let without_queue: Vec<&str> = fresh
             .iter()
@@ -547,7 +547,7 @@ impl Inner {
 
     /// Writes to the maps which ports have a queue, and whether its length can be read. If none has, nothing is
     /// attached.
-    fn look_at_queues(&mut self, number: u32, qdiscs: &Qdiscs) -> Result<()> {
+    fn sync_queues(&mut self, number: u32, qdiscs: &Qdiscs) -> Result<()> {
         let Some(bridge) = self.bridges.get_mut(&number) else {
             return Ok(());
         };
@@ -625,7 +625,7 @@ impl Inner {
         };
         let rate = bridge.config.virtual_rate(&link.name);
         device.role |= abi::ROLE_PORT | sampling_role(&bridge.config);
-        // [`Inner::look_at_queues`] adds the kind of its queue; until then, packets pass unprocessed.
+        // [`Inner::sync_queues`] adds the kind of its queue; until then, packets pass unprocessed.
         if let Some(rate) = rate {
             self.datapath.virtual_queues()?;
             device.virtual_ns_per_byte = vqueue::ns_per_byte(rate.bytes_per_s()).unwrap_or(0);

@@ -134,7 +134,7 @@ impl Endpoint {
     }
 
     /// Removes everything from its device; `is_there`: whether the device still exists.
-    fn take_off(mut self, is_there: bool, shared: &Shared, maps: &mut Maps) {
+    fn detach(mut self, is_there: bool, shared: &Shared, maps: &mut Maps) {
         // Programs first: no packet may choose a class that is being removed.
         self.attached.clear();
         if self.shaper.is_some() {
@@ -146,11 +146,11 @@ impl Endpoint {
         // Unless another root qdisc has just been installed.
         let ours = is_there
             && self.shaper.is_none()
-            && Root::look(&self.space.nl, self.htb.ifindex).is_ok_and(|root| {
+            && Root::of_device(&self.space.nl, self.htb.ifindex).is_ok_and(|root| {
                 root.is_some_and(|root| target.expects(&root, &self.choice.root))
             });
         if ours {
-            target.take_off(maps);
+            target.detach(maps);
         } else {
             target.forget(maps);
         }
@@ -253,7 +253,7 @@ impl Inner {
                 Ok(())
             }
             Err(error) => {
-                self.let_go(endpoint, true);
+                self.detach_endpoint(endpoint, true);
                 Err(error)
             }
         }
@@ -298,9 +298,9 @@ impl Inner {
     }
 
     /// Removes everything from a device; its flows' entries are kept in case it reappears.
-    fn let_go(&mut self, endpoint: Endpoint, is_there: bool) {
+    fn detach_endpoint(&mut self, endpoint: Endpoint, is_there: bool) {
         let key = endpoint.key();
-        endpoint.take_off(is_there, &self.shared, &mut self.maps);
+        endpoint.detach(is_there, &self.shared, &mut self.maps);
         self.forget_role(key, abi::ROLE_ENDPOINT);
     }
 
@@ -309,7 +309,7 @@ impl Inner {
     pub(super) fn remove_endpoint(&mut self, number: u32, is_there: bool) {
         if let Some(endpoint) = self.endpoints.remove(&number) {
             tracing::info!("endpoint {}: removed", endpoint.name());
-            self.let_go(endpoint, is_there);
+            self.detach_endpoint(endpoint, is_there);
         }
     }
 
@@ -390,17 +390,17 @@ impl Inner {
     /// Returns whether any endpoint's enforcement has changed.
     pub(super) fn watch_roots(&mut self, qdiscs: &BTreeMap<Spec, Qdiscs>) -> bool {
         let mut changed = false;
-        for number in self.roots_to_look_at(qdiscs) {
+        for number in self.changed_roots(qdiscs) {
             let watched = self.watch_root(number);
             let Some(endpoint) = self.endpoints.get_mut(&number) else {
                 continue;
             };
             let failed = watched.is_err();
-            let said = std::mem::replace(&mut endpoint.unsettled, failed);
+            let was_logged = std::mem::replace(&mut endpoint.unsettled, failed);
             match watched {
                 Ok(switched) => changed |= switched,
                 // Retried at the next tick; logged once.
-                Err(error) if !said => tracing::warn!("{error}"),
+                Err(error) if !was_logged => tracing::warn!("{error}"),
                 Err(_) => {}
             }
         }
@@ -408,7 +408,7 @@ impl Inner {
     }
 
     /// Endpoints whose listed root qdisc is not the expected one, or whose last change could not be handled.
-    fn roots_to_look_at(&self, qdiscs: &BTreeMap<Spec, Qdiscs>) -> Vec<u32> {
+    fn changed_roots(&self, qdiscs: &BTreeMap<Spec, Qdiscs>) -> Vec<u32> {
         let targets = lock(&self.shared.targets);
         let is_wanted = |endpoint: &Endpoint| endpoint.config.enforcement != Enforcement::None;
         let is_other = |number: &u32, endpoint: &Endpoint| {
@@ -433,7 +433,7 @@ impl Inner {
             // While this lock is held, the enforcing thread neither installs nor removes a root qdisc.
             let targets = lock(&self.shared.targets);
             let target = targets.get(&number);
-            match Root::look(&endpoint.space.nl, endpoint.htb.ifindex)? {
+            match Root::of_device(&endpoint.space.nl, endpoint.htb.ifindex)? {
                 Some(root) if !endpoint.expects(target, &root) => {}
                 // No relevant change, or the device itself was removed.
                 _ => return Ok(false),
@@ -546,7 +546,7 @@ impl Inner {
     }
 
     /// Lets flows for which the kernel refused a class share that of the short flows.
-    pub(super) fn share_unfit(&mut self) -> Result<()> {
+    pub(super) fn move_unfit_to_short_class(&mut self) -> Result<()> {
         for key in std::mem::take(&mut *lock(&self.shared.unfit)) {
             let change = abi::FlowChange {
                 key,
@@ -567,7 +567,7 @@ impl Inner {
         let flows = self.sweeper.flows(&self.maps)?;
         if let Some(flows) = &flows {
             let is_over = self.sweeper.sent.is_over();
-            self.watch.see(&self.maps, flows, is_over, now);
+            self.watch.add_flows(&self.maps, flows, is_over, now);
         }
         for (key, flow) in flows.iter().flatten().copied() {
             if key == flow::Key::short(key.endpoint) {
@@ -623,7 +623,7 @@ impl Inner {
     }
 
     /// Lifts the rates of paced sockets, each of which keeps its rate until its next RTT sample.
-    fn free_sockets(&mut self) {
+    fn stop_pacing_sockets(&mut self) {
         const PATIENCE: Duration = Duration::from_secs(1);
         let paces = |endpoint: &Endpoint| endpoint.choice.enforcement == Enforcement::Pacing;
         if !self.endpoints.values().any(paces) {
@@ -650,12 +650,12 @@ impl Inner {
 
     /// Removes everything. Also called when the start failed halfway.
     pub(super) fn close(&mut self) {
-        self.free_sockets();
+        self.stop_pacing_sockets();
         let _expedited = datapath::ExpeditedRcu::begin();
         self.bridges.clear();
         for endpoint in std::mem::take(&mut self.endpoints).into_values() {
             // No effect if the device was removed with its namespace.
-            endpoint.take_off(true, &self.shared, &mut self.maps);
+            endpoint.detach(true, &self.shared, &mut self.maps);
         }
     }
 

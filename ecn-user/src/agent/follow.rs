@@ -57,8 +57,8 @@ impl Numbers {
         let kept_endpoints =
             kept_endpoints.map(|of| (of.number - 1, (spec(&of.netns), of.device.clone())));
         Self {
-            bridges: places(room_for_bridges, kept_bridges, bridges),
-            endpoints: places(abi::ENDPOINTS - 1, kept_endpoints, endpoints),
+            bridges: numbered(room_for_bridges, kept_bridges, bridges),
+            endpoints: numbered(abi::ENDPOINTS - 1, kept_endpoints, endpoints),
         }
     }
 
@@ -69,16 +69,16 @@ impl Numbers {
 
     /// A bridge's number.
     pub(super) fn of_bridge(&mut self, name: Name, is_used: impl Fn(u32) -> bool) -> Option<u32> {
-        take(&mut self.bridges, name, |at| is_used(at as u32)).map(|at| at as u32)
+        claim(&mut self.bridges, name, |at| is_used(at as u32)).map(|at| at as u32)
     }
 
     /// An endpoint's number, from 1.
     pub(super) fn of_endpoint(&mut self, name: Name, is_used: impl Fn(u32) -> bool) -> Option<u32> {
-        take(&mut self.endpoints, name, |at| is_used(at as u32 + 1)).map(|at| at as u32 + 1)
+        claim(&mut self.endpoints, name, |at| is_used(at as u32 + 1)).map(|at| at as u32 + 1)
     }
 }
 
-fn places(
+fn numbered(
     most: u32,
     kept: impl Iterator<Item = (u32, Name)>,
     names: impl Iterator<Item = Name>,
@@ -86,22 +86,22 @@ fn places(
     let is_plain = |(netns, name): &Name| {
         !config::is_pattern(name) && !netns.as_deref().is_some_and(config::is_pattern)
     };
-    let mut places = vec![None; most as usize];
+    let mut slots = vec![None; most as usize];
     for (number, name) in kept {
-        places[number as usize] = Some(name);
+        slots[number as usize] = Some(name);
     }
     for name in names.filter(is_plain) {
-        take(&mut places, name, |_| true);
+        claim(&mut slots, name, |_| true);
     }
-    places
+    slots
 }
 
-fn take(places: &mut [Option<Name>], name: Name, is_used: impl Fn(usize) -> bool) -> Option<usize> {
-    let has_it = |place: &Option<Name>| place.as_ref() == Some(&name);
-    let at = (places.iter().position(has_it))
-        .or_else(|| places.iter().position(Option::is_none))
-        .or_else(|| (0..places.len()).find(|at| !is_used(*at)))?;
-    places[at] = Some(name);
+fn claim(slots: &mut [Option<Name>], name: Name, is_used: impl Fn(usize) -> bool) -> Option<usize> {
+    let holds_name = |slot: &Option<Name>| slot.as_ref() == Some(&name);
+    let at = (slots.iter().position(holds_name))
+        .or_else(|| slots.iter().position(Option::is_none))
+        .or_else(|| (0..slots.len()).find(|at| !is_used(*at)))?;
+    slots[at] = Some(name);
     Some(at)
 }
 
@@ -135,7 +135,7 @@ impl Inner {
 
         let numbers: Vec<u32> = self.bridges.keys().copied().collect();
         for spec in &unlisted {
-            changed |= self.look(spec, changes.get(spec), WaitingFor::Bridge);
+            changed |= self.sync_devices(spec, changes.get(spec), WaitingFor::Bridge);
         }
         let nothing = LinkChanges::default();
         for number in numbers {
@@ -150,11 +150,11 @@ impl Inner {
             unlisted.extend(self.open_spaces());
         }
         for spec in &unlisted {
-            changed |= self.look(spec, changes.get(spec), WaitingFor::Endpoint);
+            changed |= self.sync_devices(spec, changes.get(spec), WaitingFor::Endpoint);
         }
         changed |= self.watch_roots(&qdiscs);
         if changed || !unlisted.is_empty() {
-            let waiting = self.what_waits();
+            let waiting = self.missing_devices();
             changed |= std::mem::replace(&mut self.waiting, waiting) != self.waiting;
         }
         changed
@@ -242,7 +242,12 @@ impl Inner {
     }
 
     /// Sets up and removes what has appeared and disappeared in a namespace. Returns whether anything has changed.
-    fn look(&mut self, spec: &Spec, changes: Option<&LinkChanges>, what: WaitingFor) -> bool {
+    fn sync_devices(
+        &mut self,
+        spec: &Spec,
+        changes: Option<&LinkChanges>,
+        what: WaitingFor,
+    ) -> bool {
         let Some(space) = self.spaces.get(spec).map(Arc::clone) else {
             return false;
         };
@@ -254,14 +259,14 @@ impl Inner {
             }
         };
         // By now another device may have the ifindex, and even the name.
-        let gone: BTreeSet<u32> = changes.into_iter().flat_map(LinkChanges::removed).collect();
+        let removed: BTreeSet<u32> = changes.into_iter().flat_map(LinkChanges::removed).collect();
         let is_there = |ifindex| links.iter().any(|link| link.index == ifindex);
         let mut changed = false;
         match what {
             WaitingFor::Bridge => {
-                for (number, meant) in self.bridges_in(&space, &links) {
+                for (number, configured) in self.bridges_in(&space, &links) {
                     let ifindex = self.bridges[&number].ifindex;
-                    if !meant || gone.contains(&ifindex) {
+                    if !configured || removed.contains(&ifindex) {
                         self.remove_bridge(number);
                         self.shared.is_alive();
                         changed = true;
@@ -269,10 +274,10 @@ impl Inner {
                 }
             }
             WaitingFor::Endpoint => {
-                for (number, meant) in self.endpoints_in(&space, &links) {
+                for (number, configured) in self.endpoints_in(&space, &links) {
                     let ifindex = self.endpoints[&number].link.index;
-                    if !meant || gone.contains(&ifindex) {
-                        let is_there = is_there(ifindex) && !gone.contains(&ifindex);
+                    if !configured || removed.contains(&ifindex) {
+                        let is_there = is_there(ifindex) && !removed.contains(&ifindex);
                         self.remove_endpoint(number, is_there);
                         self.shared.is_alive();
                         changed = true;
@@ -290,8 +295,8 @@ impl Inner {
         }
         for link in &links {
             changed |= match what {
-                WaitingFor::Bridge => self.take_up_bridge(&space, link),
-                WaitingFor::Endpoint => self.take_up_endpoint(&space, link),
+                WaitingFor::Bridge => self.set_up_bridge(&space, link),
+                WaitingFor::Endpoint => self.set_up_endpoint(&space, link),
             };
         }
         let named = |name: &str| links.iter().any(|link| link.name == name);
@@ -306,15 +311,16 @@ impl Inner {
             .bridges
             .iter()
             .filter(|(_, b)| b.space.spec == space.spec);
-        let meant = inside.map(|(&number, bridge)| {
+        let configured = inside.map(|(&number, bridge)| {
             let link = links.iter().find(|link| link.index == bridge.ifindex);
-            let meant = link.and_then(|link| discover::bridge(&self.config, &space.spec, link));
+            let configured =
+                link.and_then(|link| discover::bridge(&self.config, &space.spec, link));
             (
                 number,
-                meant.is_some_and(|meant| meant.same_queues(&bridge.config)),
+                configured.is_some_and(|configured| configured.same_queues(&bridge.config)),
             )
         });
-        meant.collect()
+        configured.collect()
     }
 
     /// Endpoints in a namespace, and whether each is still configured as it is set up.
@@ -323,18 +329,19 @@ impl Inner {
             .endpoints
             .iter()
             .filter(|(_, e)| e.space.spec == space.spec);
-        let meant = inside.map(|(&number, endpoint)| {
+        let configured = inside.map(|(&number, endpoint)| {
             let link = links.iter().find(|link| link.index == endpoint.link.index);
-            let meant = link.and_then(|link| self.meant_endpoint(space, link));
+            let configured = link.and_then(|link| self.endpoint_config(space, link));
             let in_place = link.is_some_and(|link| endpoint.is_in_place(link, links));
-            let same = in_place && meant.is_some_and(|meant| meant == endpoint.config);
+            let same =
+                in_place && configured.is_some_and(|configured| configured == endpoint.config);
             (number, same)
         });
-        meant.collect()
+        configured.collect()
     }
 
     /// The configuration of a device as an endpoint, if it is one.
-    fn meant_endpoint(&self, space: &Space, link: &Link) -> Option<config::Endpoint> {
+    fn endpoint_config(&self, space: &Space, link: &Link) -> Option<config::Endpoint> {
         discover::endpoint(&self.config, &space.spec, link).or_else(|| {
             let mut peers = self
                 .bridges
@@ -352,7 +359,7 @@ impl Inner {
         })
     }
 
-    fn take_up_bridge(&mut self, space: &Arc<Space>, link: &Link) -> bool {
+    fn set_up_bridge(&mut self, space: &Arc<Space>, link: &Link) -> bool {
         let Some(config) = discover::bridge(&self.config, &space.spec, link) else {
             return false;
         };
@@ -364,11 +371,11 @@ impl Inner {
             return false;
         }
         let added = self.add_bridge(config, space, link);
-        self.taken_up(WaitingFor::Bridge, space, link, added)
+        self.record_setup(WaitingFor::Bridge, space, link, added)
     }
 
-    fn take_up_endpoint(&mut self, space: &Arc<Space>, link: &Link) -> bool {
-        let Some(config) = self.meant_endpoint(space, link) else {
+    fn set_up_endpoint(&mut self, space: &Arc<Space>, link: &Link) -> bool {
+        let Some(config) = self.endpoint_config(space, link) else {
             return false;
         };
         let is_it = |e: &super::endpoints::Endpoint| {
@@ -386,11 +393,11 @@ impl Inner {
             self.can_limit_taps = false;
             return false;
         }
-        self.taken_up(WaitingFor::Endpoint, space, link, added)
+        self.record_setup(WaitingFor::Endpoint, space, link, added)
     }
 
     /// Records whether a device could be set up. Each failure is logged once.
-    fn taken_up(
+    fn record_setup(
         &mut self,
         kind: WaitingFor,
         space: &Space,
@@ -436,7 +443,7 @@ impl Inner {
     }
 
     /// What is configured but does not exist, or could not be set up.
-    fn what_waits(&self) -> Vec<Waiting> {
+    fn missing_devices(&self) -> Vec<Waiting> {
         let bridges = self.bridges.values();
         let bridges = bridges.map(|b| (&b.space.spec, b.config.name.as_str()));
         let endpoints = self.endpoints.values();
@@ -529,14 +536,15 @@ impl Inner {
         self.failed.clear();
         let specs: Vec<Spec> = self.spaces.keys().cloned().collect();
         for spec in &specs {
-            self.look(spec, None, WaitingFor::Bridge);
+            self.sync_devices(spec, None, WaitingFor::Bridge);
         }
         for number in self.bridges.keys().copied().collect::<Vec<_>>() {
             if let Some(bridge) = self.bridges.get_mut(&number) {
                 let link = bridge.space.nl.link(&bridge.config.name);
-                let meant = |link: Link| discover::bridge(&self.config, &bridge.space.spec, &link);
-                if let Some(meant) = link.ok().and_then(meant) {
-                    bridge.config = meant;
+                let configured =
+                    |link: Link| discover::bridge(&self.config, &bridge.space.spec, &link);
+                if let Some(configured) = link.ok().and_then(configured) {
+                    bridge.config = configured;
                     if !bridge.config.peers {
                         bridge.peers.clear();
                     }
@@ -545,11 +553,11 @@ impl Inner {
             self.sync_bridge(number)?;
         }
         for spec in &specs {
-            self.look(spec, None, WaitingFor::Endpoint);
+            self.sync_devices(spec, None, WaitingFor::Endpoint);
         }
         self.follow();
         // Even if nothing else has changed.
-        self.waiting = self.what_waits();
+        self.waiting = self.missing_devices();
         self.update_endpoints()
     }
 }

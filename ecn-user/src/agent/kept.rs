@@ -168,7 +168,7 @@ impl Kept {
         let link = space.nl.link(&endpoint.device)?;
         let at = endpoint.limited_at();
         let is_ours = |root: Option<Root>| root == Some(Root::Htb);
-        if link.index != endpoint.ifindex || !is_ours(Root::look(&space.nl, at)?) {
+        if link.index != endpoint.ifindex || !is_ours(Root::of_device(&space.nl, at)?) {
             return Ok(());
         }
         let layout = EndpointHtb {
@@ -329,7 +329,7 @@ impl Inner {
             if endpoint.shaper.is_some() {
                 shaper::remove(&nl, ifindex);
             } else if endpoint.installed_qdisc
-                && Root::look(&nl, ifindex)?.is_some_and(|r| r.is_ours())
+                && Root::of_device(&nl, ifindex)?.is_some_and(|r| r.is_ours())
             {
                 nl.delete_root_qdisc(ifindex)?;
             }

@@ -471,7 +471,7 @@ impl Inner {
             self.endpoint_copies.values_mut().for_each(Copy::flush_log);
         }
         self.watch_queues()?;
-        self.share_unfit()?;
+        self.move_unfit_to_short_class()?;
         self.sweep()?;
         self.apply_pins()
     }

@@ -50,7 +50,7 @@ pub(super) enum Root {
 
 impl Root {
     /// The current root qdisc; `None` if the device does not exist.
-    pub(super) fn look(nl: &Netlink, ifindex: u32) -> Result<Option<Self>> {
+    pub(super) fn of_device(nl: &Netlink, ifindex: u32) -> Result<Option<Self>> {
         Ok(Self::among(&nl.qdiscs()?, ifindex))
     }
 
@@ -146,7 +146,7 @@ impl Device<'_> {
     ///
     /// The user has a root qdisc of another kind, or the kernel lacks what was asked for.
     pub(super) fn choose(&self) -> Result<Choice> {
-        let root = Root::look(self.nl, self.link.index)?;
+        let root = Root::of_device(self.nl, self.link.index)?;
         let root = root.unwrap_or(Root::Default { multi_queue: false });
         match (self.wanted, &root) {
             (Enforcement::Pacing, _) => match self.sockets() {
@@ -182,7 +182,7 @@ impl Device<'_> {
     pub(super) fn choose_again(&self) -> Result<Choice> {
         match self.choose() {
             Err(Error::Configuration(why)) => {
-                let root = Root::look(self.nl, self.link.index)?;
+                let root = Root::of_device(self.nl, self.link.index)?;
                 let root = root.unwrap_or(Root::Default { multi_queue: false });
                 // Pacing in sockets needs no qdisc.
                 let (instead, limited) =
@@ -328,12 +328,12 @@ impl Kernel {
             return Ok(*kernel);
         }
         // The namespace ends with the thread.
-        let tried = std::thread::spawn(Self::look).join();
+        let tried = std::thread::spawn(Self::probe).join();
         let kernel = tried.unwrap_or(Ok(Self::default()))?;
         Ok(*KERNEL.get_or_init(|| kernel))
     }
 
-    fn look() -> net::Result<Self> {
+    fn probe() -> net::Result<Self> {
         const LOOPBACK: u32 = 1;
         unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| net::Error::Namespace {
             what: "create",

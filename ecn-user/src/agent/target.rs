@@ -344,8 +344,9 @@ impl Target {
             }
         }
         for (event, fresh) in rates.iter().zip(fresh) {
-            let said = (fresh || event.pending != 0) && self.enforcement != Enforcement::Pacing;
-            if said
+            let acknowledged =
+                (fresh || event.pending != 0) && self.enforcement != Enforcement::Pacing;
+            if acknowledged
                 && self.limited.contains_key(&event.class)
                 && let Err(error) = maps.set_in_force(event.class, event.decrease)
             {
@@ -577,7 +578,7 @@ impl Target {
     }
 
     /// Removes everything from the device, which must still be the same one.
-    pub(super) fn take_off(&mut self, maps: &mut Maps) {
+    pub(super) fn detach(&mut self, maps: &mut Maps) {
         let result = if self.whose == Whose::Ours {
             self.space.nl.delete_root_qdisc(self.layout.ifindex)
         } else {

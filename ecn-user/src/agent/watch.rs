@@ -53,7 +53,13 @@ struct PortRate {
 
 impl Watch {
     /// Takes a part of the flow table; `last`: the last one of this pass.
-    pub(super) fn see(&mut self, maps: &Maps, flows: &[(Key, Flow)], last: bool, now_ns: u64) {
+    pub(super) fn add_flows(
+        &mut self,
+        maps: &Maps,
+        flows: &[(Key, Flow)],
+        last: bool,
+        now_ns: u64,
+    ) {
         for (key, flow) in flows {
             let number = key.endpoint;
             let policy = self.policies.entry(number).or_insert_with(|| {
@@ -100,12 +106,12 @@ impl Inner {
     /// The work of every second: corrects stale counters and evaluates health.
     pub(super) fn every_second(&mut self) -> Result<()> {
         let ports = self.sweep_bridges()?;
-        self.judge(ports)?;
+        self.check_health(ports)?;
         crate::sys::calls::give_back_memory();
         Ok(())
     }
 
-    fn judge(&mut self, mut ports: Vec<PortReading>) -> Result<()> {
+    fn check_health(&mut self, mut ports: Vec<PortReading>) -> Result<()> {
         let now_ns = enforce::now_ns();
         let bridges = &self.bridges;
         let numbers: Vec<(u32, u32)> = ports.iter().map(|port| port.id).collect();

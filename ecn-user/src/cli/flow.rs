@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use ecn_core::{abi, flow, response};
 
 use crate::agent::health::floor_ipd;
+use crate::agent::state::State;
 use crate::config::MIN_RATE_BYTES_PER_S;
 use crate::units::Rate;
 
@@ -118,22 +119,17 @@ fn show(args: &FlowShow) -> anyhow::Result<()> {
 fn set(args: &FlowSet) -> anyhow::Result<()> {
     let mut view = View::open(args.which.pin.as_deref())?;
     let flows = view.flows()?;
-    // Entries outlive their device, which may reappear.
-    let exists =
-        |key: &&flow::Key| view.state.endpoints.is_empty() || view.endpoint(key.endpoint).is_some();
-    let known = flows.iter().map(|(key, _)| key);
-    if known
-        .clone()
-        .any(|key| FlowName::from(key) == args.which.flow)
-        && !known
-            .clone()
-            .filter(exists)
-            .any(|key| FlowName::from(key) == args.which.flow)
-    {
+    let is_it = |key: &&flow::Key| FlowName::from(*key) == args.which.flow;
+    // Entries outlive their device, which may reappear. Without a state, nothing is known of devices.
+    let no_state = view.state == State::default();
+    let exists = |key: &&flow::Key| no_state || view.endpoint(key.endpoint).is_some();
+    let mut all = flows.iter().map(|(key, _)| key);
+    let known = all.clone().filter(exists);
+    if all.any(|key| is_it(&key)) && !known.clone().any(|key| is_it(&key)) {
         let message = format!("the device of {} was removed", args.which.flow);
         return Err(Failure::failed(message).into());
     }
-    let key = *pick(&view, &args.which, known.filter(exists))?;
+    let key = *pick(&view, &args.which, known)?;
     let policy = view.maps.endpoint(key.endpoint.into())?;
     check_rate(args.rate, &policy)?;
     view.maps

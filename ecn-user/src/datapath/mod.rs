@@ -713,10 +713,10 @@ impl Copy {
     ///
     /// [`Error::Xdp`], with the driver's reason.
     pub fn attach_xdp(&mut self, ns: &NetNs, device: &str) -> Result<Attached> {
-        let refuse = |error: &dyn std::error::Error, said: Option<String>| Error::Xdp {
+        let refuse = |error: &dyn std::error::Error, reason: Option<String>| Error::Xdp {
             device: device.to_owned(),
             netns: ns.name().to_owned(),
-            why: said.unwrap_or_else(|| chain_of(error)),
+            why: reason.unwrap_or_else(|| chain_of(error)),
         };
         let mut name = name::ENDPOINT_XDP_FRAGS;
         if xdp(&mut self.ebpf, name)?.load().is_err() {
@@ -734,9 +734,9 @@ impl Copy {
                 let program = xdp(&mut self.ebpf, name)?;
                 let nl = net::Netlink::open(ns)?;
                 let fd = program.fd().map_err(Error::program(name))?;
-                let said = nl.link(device).ok();
-                let said = said.and_then(|link| nl.xdp_refusal(link.index, fd.as_fd()));
-                Err(refuse(&error, said))
+                let link = nl.link(device).ok();
+                let reason = link.and_then(|link| nl.xdp_refusal(link.index, fd.as_fd()));
+                Err(refuse(&error, reason))
             }
         }
     }

@@ -38,7 +38,7 @@ pub enum Error {
         errno: Errno,
     },
     /// A netlink request was refused or could not be made.
-    #[error("cannot {what} in namespace {netns:?}: {errno}{}{}", said(.kernel), hint(*.errno))]
+    #[error("cannot {what} in namespace {netns:?}: {errno}{}{}", kernel_text(.kernel), hint(*.errno))]
     Netlink {
         /// Operation, with the interface.
         what: String,
@@ -106,7 +106,7 @@ impl Error {
 /// Result of the network layer.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-fn said(kernel: &Option<String>) -> String {
+fn kernel_text(kernel: &Option<String>) -> String {
     kernel
         .as_ref()
         .map_or_else(String::new, |text| format!(" (kernel: {text})"))

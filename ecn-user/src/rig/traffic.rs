@@ -74,12 +74,12 @@ pub enum Error {
         source: io::Error,
     },
     /// iperf3 ended early or printed something unexpected.
-    #[error("flow {flow}: iperf3 failed: {said}")]
+    #[error("flow {flow}: iperf3 failed: {message}")]
     Iperf3 {
         /// The flow.
         flow: String,
         /// Its output.
-        said: String,
+        message: String,
     },
     /// The traffic process could not be started, or its pipes broke.
     #[error("cannot {what} the traffic process: {source}")]

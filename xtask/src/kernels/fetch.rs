@@ -66,7 +66,7 @@ fn kept() -> PathBuf {
 
 /// What to fetch if Debian no longer has a series: suites with newer kernels have one each, for some weeks.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Gone {
+pub enum Unavailable {
     /// Nothing: the series is unavailable.
     Lacks,
     /// The newest kernel, if it is later.
@@ -75,7 +75,7 @@ pub enum Gone {
 
 /// A kernel of each series, or why it is not available. Cached kernels are used as they are; for others, the newest is
 /// fetched.
-pub fn kernels(series: &[String], gone: Gone) -> Result<Vec<Result<Kernel>>> {
+pub fn kernels(series: &[String], unavailable: Unavailable) -> Result<Vec<Result<Kernel>>> {
     let kept = kept();
     fs::create_dir_all(&kept).with_context(|| format!("making {}", kept.display()))?;
     let lock = File::create(kept.join("lock")).context("the lock of the kernels")?;
@@ -88,7 +88,7 @@ pub fn kernels(series: &[String], gone: Gone) -> Result<Vec<Result<Kernel>>> {
     }
     let kernels = series.iter().map(|series| match (here(series), &apt) {
         (Some(kernel), _) => Ok(kernel),
-        (None, Some(Ok(lists))) => lists.fetch(&kept, series, gone),
+        (None, Some(Ok(lists))) => lists.fetch(&kept, series, unavailable),
         (None, Some(Err(error))) => {
             Err(Lacks(format!("it could not be fetched: {error:#}")).into())
         }
@@ -200,13 +200,13 @@ impl Lists {
     }
 
     /// Downloads and unpacks the newest kernel of a series.
-    fn fetch(&self, kept: &Path, series: &str, gone: Gone) -> Result<Kernel> {
+    fn fetch(&self, kept: &Path, series: &str, unavailable: Unavailable) -> Result<Kernel> {
         let mut found = self.packages(series);
         if found.is_none()
-            && gone == Gone::Newest
+            && unavailable == Unavailable::Newest
             && let Some(later) = self.later(series)
         {
-            step::say(&format!(
+            step::print(&format!(
                 "Debian no longer has kernel {series}; using {later}"
             ));
             found = self.packages(&later);

@@ -274,8 +274,8 @@ fn boot(
             thread::sleep(Duration::from_millis(100));
         };
         if exit.is_some_and(|exit| !exit.success()) {
-            let said = text(&errors);
-            return Err(Lacks(format!("qemu cannot run here: {}", said.trim())).into());
+            let errors = text(&errors);
+            return Err(Lacks(format!("qemu cannot run here: {}", errors.trim())).into());
         }
         let messages = text(log);
         let output = text(&output);

@@ -71,10 +71,10 @@ fn panic_of(output: &str, name: &str) -> String {
     let begin = format!("---- {name} stdout ----");
     let lines = output.lines().skip_while(|line| *line != begin).skip(1);
     let lines = lines.take_while(|line| !line.starts_with("---- ") && *line != "failures:");
-    let said: Vec<_> = lines
+    let output: Vec<_> = lines
         .filter(|line| !line.trim().is_empty() && !line.starts_with("note: "))
         .collect();
-    said.join(" | ").chars().take(600).collect()
+    output.join(" | ").chars().take(600).collect()
 }
 
 #[cfg(test)]
@@ -96,8 +96,8 @@ pub mod tests {
         assert_eq!(tests["a::passes"], Outcome::Passed);
         assert_eq!(tests["a::talks"], Outcome::Passed);
         assert_eq!(tests["b::skips"], Outcome::Skipped("needs fq".into()));
-        let said = "thread 'c' panicked at x.rs:1:2: | no echo";
-        assert_eq!(tests["c::fails"], Outcome::Failed(said.into()));
+        let output = "thread 'c' panicked at x.rs:1:2: | no echo";
+        assert_eq!(tests["c::fails"], Outcome::Failed(output.into()));
         assert_eq!(current.as_deref(), Some("d::hangs"));
     }
 }

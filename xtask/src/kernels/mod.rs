@@ -19,7 +19,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::machine::{Lacks, Permission, cargo, is_ci, root};
 use crate::{command, setup, step};
-use fetch::{Gone, Kernel};
+use fetch::{Kernel, Unavailable};
 use guest::{Ended, Guest};
 use harness::{Outcome, results};
 
@@ -70,10 +70,10 @@ const ACCIDENTS: usize = 3;
 
 /// A test that failed, and passed in another guest.
 #[derive(Debug)]
-pub struct Again {
+pub struct Rerun {
     pub name: String,
     /// Its output when it failed.
-    pub said: String,
+    pub output: String,
 }
 
 /// Test results of one kernel.
@@ -85,7 +85,7 @@ struct Column {
     /// Why the run as a whole failed.
     broken: Option<String>,
     /// Tests that passed only in a rerun.
-    again: Vec<Again>,
+    again: Vec<Rerun>,
 }
 
 /// Parses a series, such as `6.1`.
@@ -102,7 +102,7 @@ pub fn series(text: &str) -> Result<String, String> {
 /// What to run.
 struct Wanted {
     series: Vec<String>,
-    gone: Gone,
+    unavailable: Unavailable,
     /// Names of tests, or parts of them; if empty, all tests are run.
     tests: Vec<String>,
     /// Whether these are complete names.
@@ -110,18 +110,18 @@ struct Wanted {
 }
 
 /// The tests that every `cargo xtask test` runs on other kernels. qemu needs no privileges, so any user can run them.
-pub fn every_run(permission: Permission) -> Result<Vec<Again>> {
+pub fn every_run(permission: Permission) -> Result<Vec<Rerun>> {
     let wanted = Wanted {
         series: EVERY_RUN.map(str::to_owned).to_vec(),
-        gone: Gone::Newest,
+        unavailable: Unavailable::Newest,
         tests: DECIDED_BY_KERNEL.map(str::to_owned).to_vec(),
         exact: true,
     };
-    seen(run_on(&wanted, permission), is_ci())
+    required_in_ci(run_on(&wanted, permission), is_ci())
 }
 
 /// In continuous integration, a kernel that cannot be tested is an error.
-fn seen<T>(result: Result<T>, ci: bool) -> Result<T> {
+fn required_in_ci<T>(result: Result<T>, ci: bool) -> Result<T> {
     match result {
         Err(error) if error.is::<Lacks>() && ci => bail!("{error:#}"),
         result => result,
@@ -130,10 +130,10 @@ fn seen<T>(result: Result<T>, ci: bool) -> Result<T> {
 
 /// Runs the tests whose names contain one of `names`, or all, on each kernel. Returns those that passed only in a
 /// rerun.
-pub fn test(series: &[String], names: &[String], permission: Permission) -> Result<Vec<Again>> {
+pub fn test(series: &[String], names: &[String], permission: Permission) -> Result<Vec<Rerun>> {
     let wanted = Wanted {
         series: series.to_vec(),
-        gone: Gone::Lacks,
+        unavailable: Unavailable::Lacks,
         tests: names.to_vec(),
         exact: false,
     };
@@ -141,11 +141,11 @@ pub fn test(series: &[String], names: &[String], permission: Permission) -> Resu
 }
 
 /// Installs what is missing, runs the tests, and prints a table.
-fn run_on(wanted: &Wanted, permission: Permission) -> Result<Vec<Again>> {
+fn run_on(wanted: &Wanted, permission: Permission) -> Result<Vec<Rerun>> {
     // Without qemu, tests are skipped, not failed.
     setup::emulator(permission)
         .map_err(|error| Lacks(format!("no qemu to emulate kernels: {error:#}")))?;
-    let kernels = fetch::kernels(&wanted.series, wanted.gone)?;
+    let kernels = fetch::kernels(&wanted.series, wanted.unavailable)?;
     let binaries = Binaries::build()?;
     let log = root().join("target/log");
     fs::create_dir_all(&log).with_context(|| format!("making {}", log.display()))?;
@@ -156,7 +156,7 @@ fn run_on(wanted: &Wanted, permission: Permission) -> Result<Vec<Again>> {
             Ok(kernel) => found.push(kernel),
             Err(error) => {
                 let error = error.context(format!("kernel {series}"));
-                step::say(&format!("{error:#}"));
+                step::print(&format!("{error:#}"));
                 lacking = Some(error);
             }
         }
@@ -207,7 +207,7 @@ const BENCH_LIMIT: Duration = Duration::from_secs(7200);
 pub fn bench(series: &str, words: &[String], permission: Permission) -> Result<()> {
     setup::emulator(permission)
         .map_err(|error| Lacks(format!("no qemu to emulate kernels: {error:#}")))?;
-    let kernel = fetch::kernels(&[series.to_owned()], Gone::Lacks)?.pop();
+    let kernel = fetch::kernels(&[series.to_owned()], Unavailable::Lacks)?.pop();
     let kernel = kernel.context("no kernel")??;
     let build = || {
         let mut build = cargo();
@@ -235,7 +235,7 @@ pub fn bench(series: &str, words: &[String], permission: Permission) -> Result<(
     let mut guest = Guest::new(&kernel)?;
     guest.add(&root().join("target/release/ecn"), "ecn")?;
     guest.add(&bridge, "bridge")?;
-    step::say(&format!("kernel {}: booting", kernel.version));
+    step::print(&format!("kernel {}: booting", kernel.version));
     let log = log.join(format!("bench-{series}.log"));
     let ended = guest.run(&command, BENCH_LIMIT, &log, |line| {
         if !line.starts_with("guest: ") {
@@ -310,7 +310,7 @@ fn run_all(kernels: &[Kernel], binaries: &Binaries, wanted: &Wanted, log: &Path)
 }
 
 fn run(kernel: &Kernel, binaries: &Binaries, wanted: &Wanted, log: &Path) -> Column {
-    step::say(&format!("kernel {}: booting", kernel.version));
+    step::print(&format!("kernel {}: booting", kernel.version));
     // A separate log for each guest: that of a crashed one shows the reason.
     let log = |turn: usize| log.join(format!("kernel-{}-{turn}.log", kernel.series));
     let first = boot(kernel, binaries, &wanted.tests, wanted.exact, &log(1));
@@ -325,7 +325,7 @@ fn run(kernel: &Kernel, binaries: &Binaries, wanted: &Wanted, log: &Path) -> Col
             break;
         }
         let shown = names.join(" ");
-        step::say(&format!(
+        step::print(&format!(
             "kernel {}: running again: {shown}",
             kernel.version
         ));
@@ -333,7 +333,7 @@ fn run(kernel: &Kernel, binaries: &Binaries, wanted: &Wanted, log: &Path) -> Col
             column.take(again);
         }
     }
-    step::say(&format!(
+    step::print(&format!(
         "kernel {}: {}, {:.0} s",
         kernel.version,
         column.count(),
@@ -423,10 +423,10 @@ impl Column {
                 None => {
                     self.tests.insert(name, outcome);
                 }
-                Some(Outcome::Failed(said)) if outcome == Outcome::Passed => {
-                    self.again.push(Again {
+                Some(Outcome::Failed(output)) if outcome == Outcome::Passed => {
+                    self.again.push(Rerun {
                         name: format!("{name} on {}", self.heading()),
-                        said: said.clone(),
+                        output: output.clone(),
                     });
                     self.tests.insert(name, outcome);
                 }
@@ -548,14 +548,14 @@ mod tests {
         column.take(Column::read("6.1.0-56-cloud-amd64", &passes));
         assert!(column.is_good());
         assert_eq!(column.again[0].name, "c::fails on 6.1.0");
-        assert!(column.again[0].said.contains("no echo"));
+        assert!(column.again[0].output.contains("no echo"));
     }
 
     #[test]
     fn tests_not_reached_by_a_dead_guest_are_rerun() {
         let wanted = |exact| Wanted {
             series: Vec::new(),
-            gone: Gone::Newest,
+            unavailable: Unavailable::Newest,
             tests: ["a::passes", "d::hangs", "e::later"]
                 .map(str::to_owned)
                 .to_vec(),
@@ -580,7 +580,7 @@ mod tests {
         ));
         assert!(column.is_good() && column.to_run_again(&wanted(true)).is_empty());
         assert_eq!(column.again.len(), 2);
-        assert!(column.again[1].said.contains("died, in d::hangs"));
+        assert!(column.again[1].output.contains("died, in d::hangs"));
         let mut late = Column::read("6.1", &ended(None));
         late.took = LIMIT;
         assert!(late.to_run_again(&wanted(true)).is_empty());
@@ -600,12 +600,12 @@ mod tests {
     fn without_kernels_only_ci_fails() {
         let lacks =
             || Err::<(), _>(anyhow::Error::from(Lacks("no mirror".into())).context("kernel 6.1"));
-        let skipped = seen(lacks(), false).expect_err("nothing was tested");
+        let skipped = required_in_ci(lacks(), false).expect_err("nothing was tested");
         assert!(skipped.is::<Lacks>());
-        let failed = seen(lacks(), true).expect_err("nothing was tested");
+        let failed = required_in_ci(lacks(), true).expect_err("nothing was tested");
         assert!(!failed.is::<Lacks>());
         assert_eq!(failed.to_string(), "kernel 6.1: no mirror");
-        assert!(seen(Ok(()), true).is_ok());
+        assert!(required_in_ci(Ok(()), true).is_ok());
     }
 
     #[test]

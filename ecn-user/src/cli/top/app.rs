@@ -134,7 +134,7 @@ impl App {
     }
 
     /// Lines for the notice, warnings and missing devices.
-    pub(super) fn troubles(&self) -> Vec<String> {
+    pub(super) fn warnings(&self) -> Vec<String> {
         let notice = self.notice.iter().cloned();
         let warnings = self
             .top

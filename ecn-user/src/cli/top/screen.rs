@@ -81,19 +81,19 @@ fn draw(terminal: &mut DefaultTerminal, app: &App) -> io::Result<()> {
 
 /// Heights of the parts of the screen, lines.
 struct Heights {
-    troubles: u16,
+    warnings: u16,
     ports: u16,
     history: u16,
 }
 
 /// Ports get a third of the lines that the other parts leave, and the lines that flows do not need.
-fn heights(area: Rect, troubles: usize, ports: usize, flows: usize) -> Heights {
-    let most_troubles = match area.height {
+fn heights(area: Rect, warnings: usize, ports: usize, flows: usize) -> Heights {
+    let most_warnings = match area.height {
         0..20 => 1,
         20..40 => 2,
         _ => 6,
     };
-    let troubles = clamp(troubles).min(most_troubles);
+    let warnings = clamp(warnings).min(most_warnings);
     let history = match area.height {
         0..12 => 0,
         12..20 => 2,
@@ -101,10 +101,10 @@ fn heights(area: Rect, troubles: usize, ports: usize, flows: usize) -> Heights {
         _ => 9,
     };
     // Title, keys, and the headers of both tables.
-    let rest = area.height.saturating_sub(4 + troubles + history);
+    let rest = area.height.saturating_sub(4 + warnings + history);
     let ports = clamp(ports).min((rest / 3).max(rest.saturating_sub(clamp(flows))));
     Heights {
-        troubles,
+        warnings,
         ports: ports + 1,
         history,
     }
@@ -117,16 +117,16 @@ fn clamp(n: usize) -> u16 {
 /// Draws everything.
 pub(super) fn render(frame: &mut Frame, app: &App) {
     let (ports, flows) = (app.shown_ports(), app.shown_flows());
-    let troubles = app.troubles();
+    let warnings = app.warnings();
     let heights = heights(
         frame.area(),
-        troubles.len(),
+        warnings.len(),
         ports.len().max(1),
         flows.len().max(1),
     );
     let [title, trouble_area, port_area, flow_area, history, keys] = Layout::vertical([
         Constraint::Length(1),
-        Constraint::Length(heights.troubles),
+        Constraint::Length(heights.warnings),
         Constraint::Length(heights.ports),
         Constraint::Fill(1),
         Constraint::Length(heights.history),
@@ -138,7 +138,7 @@ pub(super) fn render(frame: &mut Frame, app: &App) {
     let state = if app.paused { "[paused] " } else { "" };
     let text = cut(&format!("{state}{}", summary(app.top())), width);
     frame.render_widget(Line::styled(text, bold), title);
-    render_troubles(frame, trouble_area, &troubles);
+    render_warnings(frame, trouble_area, &warnings);
     render_table(
         frame,
         port_area,
@@ -186,14 +186,14 @@ fn keys_text(app: &App, width: usize) -> String {
     text
 }
 
-fn render_troubles(frame: &mut Frame, area: Rect, troubles: &[String]) {
+fn render_warnings(frame: &mut Frame, area: Rect, warnings: &[String]) {
     let (shown, width) = (usize::from(area.height), usize::from(area.width));
-    let mut lines: Vec<_> = troubles
+    let mut lines: Vec<_> = warnings
         .iter()
         .take(shown)
         .map(|line| cut(line, width))
         .collect();
-    let hidden = troubles.len() - lines.len();
+    let hidden = warnings.len() - lines.len();
     if let Some(last) = lines.last_mut().filter(|_| hidden > 0) {
         let more = format!(" (+{hidden})");
         *last = cut(last, width.saturating_sub(more.len())) + &more;

@@ -169,7 +169,7 @@ fn wait_for_stop(shared: &Shared, child: &mut Child, flow: &Flow, which: &str) -
                 break;
             }
             // With -J the report is on standard output, the rest on standard error.
-            let mut said = format!("{which} ended with {status}");
+            let mut message = format!("{which} ended with {status}");
             for pipe in [
                 child
                     .stderr
@@ -182,11 +182,11 @@ fn wait_for_stop(shared: &Shared, child: &mut Child, flow: &Flow, which: &str) -
             ] {
                 let mut text = String::new();
                 let _ = pipe.map(|mut pipe| pipe.read_to_string(&mut text));
-                said = format!("{said} {}", text.trim());
+                message = format!("{message} {}", text.trim());
             }
             return Err(Error::Iperf3 {
                 flow: flow.name.clone(),
-                said,
+                message,
             });
         }
         std::thread::sleep(LOOK);
@@ -216,9 +216,9 @@ fn wait_for_end(child: &mut Child, at_most: Duration) {
 /// Parses the server's report, which warnings may precede. A server whose client was interrupted has no total at the
 /// end, but its intervals.
 fn parse(text: &str, flow: &Flow) -> Result<FlowCount> {
-    let failed = |said: String| Error::Iperf3 {
+    let failed = |message: String| Error::Iperf3 {
         flow: flow.name.clone(),
-        said,
+        message,
     };
     let json = text.find('{').map_or(text, |start| &text[start..]);
     let report: serde_json::Value =
