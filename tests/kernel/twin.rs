@@ -28,58 +28,94 @@ fn shares(value: &Value) -> Shares {
     SHARES.map(|key| value[key].as_f64().expect("a share"))
 }
 
-fn document(ecn: &Path, words: &[&str]) -> Value {
-    serde_json::from_str(&stdout(&process::run(ecn, words))).expect("one JSON document")
+fn document(ecn: &Path, words: &[impl AsRef<str>]) -> Value {
+    let words: Vec<_> = words.iter().map(AsRef::as_ref).collect();
+    serde_json::from_str(&stdout(&process::run(ecn, &words))).expect("one JSON document")
 }
 
-/// Shares, and the 99th percentile from mark to rate.
-fn rig(ecn: &Path, marking: &str, round: &str, feedback: &str) -> (Shares, u64) {
-    let (seconds, warm_up) = (SECONDS.to_string(), WARM_UP.to_string());
-    let out = std::env::temp_dir().join(format!("ecn-t-twin-{}", std::process::id()));
-    let report = document(
-        ecn,
-        &[
+/// How flows are controlled, in the rig and in the simulator.
+struct Row {
+    marking: &'static str,
+    /// Options and their values.
+    options: &'static [(&'static str, &'static str)],
+    warm_up_s: u64,
+    seconds: u64,
+    /// Maximum difference, of the link's rate.
+    bound: f64,
+}
+
+impl Row {
+    const fn echo(marking: &'static str, options: &'static [(&'static str, &'static str)]) -> Self {
+        Self {
+            marking,
+            options,
+            warm_up_s: WARM_UP,
+            seconds: SECONDS,
+            bound: NEAR,
+        }
+    }
+
+    /// BCN and QCN take seconds to converge from the links' rate.
+    const fn messages(marking: &'static str) -> Self {
+        Self {
+            warm_up_s: 8,
+            seconds: 8,
+            bound: NEAR_BACKWARD,
+            ..Self::echo(marking, &[])
+        }
+    }
+
+    fn name(&self) -> String {
+        let values = self.options.iter().map(|(_, value)| *value);
+        let words: Vec<_> = std::iter::once(self.marking).chain(values).collect();
+        words.join(" ")
+    }
+
+    /// Shares, and the 99th percentile from mark to rate.
+    fn rig(&self, ecn: &Path) -> (Shares, u64) {
+        let (seconds, warm_up) = (self.seconds.to_string(), self.warm_up_s.to_string());
+        let out = std::env::temp_dir().join(format!("ecn-t-twin-{}", std::process::id()));
+        let begin = [
             "rig",
             "run",
             "--phases",
             "controlled",
             "--marking",
-            marking,
-            "--round",
-            round,
-            "--feedback",
-            feedback,
-            "--warm-up",
-            &warm_up,
-            "--seconds",
-            &seconds,
-            "--out",
-            out.to_str().expect("a path"),
-            "-j",
-        ],
-    );
-    let _ = std::fs::remove_dir_all(out);
-    let phase = &report["phases"][0];
-    let slowest = phase["control_latency_us_p99"].as_u64();
-    (shares(phase), slowest.expect("a latency"))
-}
-
-fn twin(ecn: &Path, marking: &str, round: &str, feedback: &str) -> Shares {
-    let set = [
-        format!("marking={marking}"),
-        format!("round={round}"),
-        format!("feedback={feedback}"),
-        format!("warm_up={WARM_UP}s"),
-        format!("duration={}s", WARM_UP + SECONDS),
-    ];
-    let mut words = vec!["sim", "run", "rig", "-j"];
-    for setting in &set {
-        words.extend(["--set", setting]);
+            self.marking,
+        ];
+        let mut words = begin.map(str::to_owned).to_vec();
+        for (option, value) in self.options {
+            words.extend([format!("--{option}"), (*value).to_owned()]);
+        }
+        words.extend([
+            "--warm-up".to_owned(),
+            warm_up,
+            "--seconds".to_owned(),
+            seconds,
+        ]);
+        words.extend(["--out", out.to_str().expect("a path"), "-j"].map(str::to_owned));
+        let report = document(ecn, &words);
+        let _ = std::fs::remove_dir_all(out);
+        let phase = &report["phases"][0];
+        let slowest = phase["control_latency_us_p99"].as_u64();
+        (shares(phase), slowest.expect("a latency"))
     }
-    let report = document(ecn, &words);
-    assert_eq!(report["scenario"], "rig");
-    assert!(report["windows"][0]["root_queue_mean_packets"].is_f64());
-    shares(&report["windows"][0])
+
+    fn simulated(&self, ecn: &Path) -> Shares {
+        let duration = self.warm_up_s + self.seconds;
+        let mut words = ["sim", "run", "rig", "-j"].map(str::to_owned).to_vec();
+        let mut set = |key: &str, value: &str| {
+            words.extend(["--set".to_owned(), format!("{key}={value}")]);
+        };
+        set("marking", self.marking);
+        self.options.iter().for_each(|(key, value)| set(key, value));
+        set("warm_up", &format!("{}s", self.warm_up_s));
+        set("duration", &format!("{duration}s"));
+        let report = document(ecn, &words);
+        assert_eq!(report["scenario"], "rig");
+        assert!(report["windows"][0]["root_queue_mean_packets"].is_f64());
+        shares(&report["windows"][0])
+    }
 }
 
 fn near(rig: &Shares, twin: &Shares, near: f64) -> bool {
@@ -91,58 +127,59 @@ fn shares_match_the_rig() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     let _alone = alone();
-    let mut table = format!(
-        "{:<13}{:<11}{:<9}{:>5}{:>8}",
-        "marking", "round", "feedback", "runs", "p99, us"
-    );
+    let mut table = format!("{:<34}{:>5}{:>8}", "marking", "runs", "p99, us");
     for share in SHARES {
         let _ = write!(table, "{share:>16}");
     }
     table += "   (rig, twin)\n";
     let mut far = Vec::new();
-    for (marking, rounds, feedback) in [
-        ("naive", &["packets", "off"][..], "echo"),
-        ("input", &["packets", "off"], "echo"),
-        ("input-output", &["packets", "off", "fractional"], "echo"),
-        ("input-output", &["fractional"], "backward"),
-    ] {
-        let most = if feedback == "echo" {
-            NEAR
-        } else {
-            NEAR_BACKWARD
-        };
-        for round in rounds {
-            let twin = twin(&ecn, marking, round, feedback);
-            // Of several runs the least disturbed one, whatever its shares are.
-            let (mut rig, mut slowest, mut runs) = ([0.0; SHARES.len()], u64::MAX, 0);
-            let disturbed = disturbed_us(marking == "naive");
-            while slowest > disturbed && runs < RUNS {
-                let run = self::rig(&ecn, marking, round, feedback);
-                if run.1 < slowest {
-                    (rig, slowest) = run;
-                }
-                runs += 1;
+    const PACKETS: (&str, &str) = ("round", "packets");
+    const OFF: (&str, &str) = ("round", "off");
+    const FRACTIONAL: (&str, &str) = ("round", "fractional");
+    let rows = [
+        Row::echo("naive", &[PACKETS]),
+        Row::echo("naive", &[OFF]),
+        Row::echo("input", &[PACKETS]),
+        Row::echo("input", &[OFF]),
+        Row::echo("input-output", &[PACKETS]),
+        Row::echo("input-output", &[OFF]),
+        Row::echo("input-output", &[FRACTIONAL]),
+        Row {
+            bound: NEAR_BACKWARD,
+            ..Row::echo("input-output", &[FRACTIONAL, ("feedback", "backward")])
+        },
+        Row::messages("bcn"),
+        Row::messages("qcn"),
+    ];
+    for row in rows {
+        let twin = row.simulated(&ecn);
+        // Of several runs the least disturbed one, whatever its shares are.
+        let (mut rig, mut slowest, mut runs) = ([0.0; SHARES.len()], u64::MAX, 0);
+        let disturbed = disturbed_us(row.marking == "naive");
+        while slowest > disturbed && runs < RUNS {
+            let run = row.rig(&ecn);
+            if run.1 < slowest {
+                (rig, slowest) = run;
             }
-            let _ = write!(
-                table,
-                "{marking:<13}{round:<11}{feedback:<9}{runs:>5}{slowest:>8}"
+            runs += 1;
+        }
+        let name = row.name();
+        let _ = write!(table, "{name:<34}{runs:>5}{slowest:>8}");
+        for (rig, twin) in rig.iter().zip(&twin) {
+            let _ = write!(table, "{:>16}", format!("{rig:.3}, {twin:.3}"));
+        }
+        table.push('\n');
+        if near(&rig, &twin, row.bound) {
+            continue;
+        }
+        if slowest > disturbed {
+            skipped(
+                "twin::shares_match_the_rig",
+                Skip::Disturbed,
+                &format!("the machine was disturbed in each run of {name}"),
             );
-            for (rig, twin) in rig.iter().zip(&twin) {
-                let _ = write!(table, "{:>16}", format!("{rig:.3}, {twin:.3}"));
-            }
-            table.push('\n');
-            let case = format!("{marking}, {round}, {feedback}");
-            if !near(&rig, &twin, most) {
-                if slowest > disturbed {
-                    skipped(
-                        "twin::shares_match_the_rig",
-                        Skip::Disturbed,
-                        &format!("the machine was disturbed in each run of {case}"),
-                    );
-                } else {
-                    far.push(case);
-                }
-            }
+        } else {
+            far.push(name);
         }
     }
     note(&table);
