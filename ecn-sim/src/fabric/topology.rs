@@ -111,6 +111,16 @@ struct Route {
 /// Distance of an edge switch that failed links have disconnected.
 const UNREACHABLE: u16 = u16::MAX;
 
+/// A step of SplitMix64: each bit of the result depends on all bits (Steele, Lea and Flood, "Fast splittable pseudorandom
+/// number generators", OOPSLA 2014; constants of Stafford's variant 13). A single multiplication is not enough: it spreads
+/// consecutive numbers more evenly than chance.
+const fn mix(number: u64) -> u64 {
+    let mixed = number.wrapping_add(GOLDEN);
+    let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
+}
+
 impl Route {
     const NONE: Self = Self {
         first: 0,
@@ -572,9 +582,7 @@ impl Topology {
             0 => return self.peer[host as usize],
             1 => 0,
             ports => {
-                let mixed =
-                    (u64::from(hash ^ self.salt) << 32 | u64::from(switch)).wrapping_mul(GOLDEN);
-                let mixed = (mixed ^ mixed >> 32).wrapping_mul(GOLDEN);
+                let mixed = mix(u64::from(hash ^ self.salt) << 32 | u64::from(switch));
                 ((mixed >> 32) * u64::from(ports)) >> 32
             }
         };

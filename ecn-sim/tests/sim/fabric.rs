@@ -422,10 +422,13 @@ fn a_crossbar_blocks_what_goes_elsewhere() {
     assert_eq!(victims, [7], "{:?}", crossbar.finished);
 }
 
-/// 34.1 ms within 2 %, without a drop: two other simulators have 34.06 and 34.30.
+/// 34.1 ms within 1 % on average over the seeds, each within 3 %, without a drop: two other simulators have 34.06 and
+/// 34.30. Ends depend on the paths that a seed selects.
 #[test]
 fn incast_ends_when_it_should() {
-    for (scheme, seeds) in [("none", 1..2), ("dcqcn", 1..4)] {
+    for (scheme, seeds) in [("none", 1..2), ("dcqcn", 1..9)] {
+        let runs = seeds.end - seeds.start;
+        let mut sum = 0.0;
         for seed in seeds {
             let scheme = format!("scheme={scheme}");
             let settings = set(&["senders=20", "flow_size=20MB", &scheme]);
@@ -436,10 +439,13 @@ fn incast_ends_when_it_should() {
             )
             .expect("a run");
             let end = report.last_flow_end_ms.expect("all finish");
-            assert!((end / 34.1 - 1.0).abs() < 0.02, "{scheme} {seed}: {end}");
+            assert!((end / 34.1 - 1.0).abs() < 0.03, "{scheme} {seed}: {end}");
             assert_eq!((report.flows_finished, report.dropped_packets), (20, 0));
             assert_eq!(report.marked_packets > 0, scheme == "scheme=dcqcn");
+            sum += end;
         }
+        let mean = sum / runs as f64;
+        assert!((mean / 34.1 - 1.0).abs() < 0.01, "{scheme}: {mean}");
     }
 }
 

@@ -58,10 +58,10 @@ keywords! {
 /// `cnp_gap`, are those of V1, V3 and the paper, as V2 has another reaction point (no gap, alpha updated every
 /// `alpha_timer`). The defaults are therefore a mix: between two notifications alpha falls by a factor of (1 - g)^50,
 /// and settles near 0.02, where a notification reduces the rate by 1 %. A 20-to-1 incast of 20 MB flows at 100 Gb/s
-/// then ends after 34.1 to 34.4 ms, with many pauses. With sets from one source it ends later, with a tenth of the
-/// pauses: after 38.7 to 39.7 ms with the paper's for 40 Gb/s (V3, V7: `rate_timer` and `alpha_timer` 55us,
-/// `byte_counter` 10MB, `fast_steps` 5, `rai` 40mbit, `rhai` 400mbit, `min_rate` 100mbit), 36.3 to 37.2 ms with its
-/// increases and lowest rate scaled with the link's rate, and 37.7 to 50.5 ms with those of NICs (V4: `cnp_gap` 4us).
+/// then ends after 34.1 to 34.9 ms, with many pauses. With sets from one source it ends later, with a tenth of the
+/// pauses: after 39.2 to 41.0 ms with the paper's for 40 Gb/s (V3, V7: `rate_timer` and `alpha_timer` 55us,
+/// `byte_counter` 10MB, `fast_steps` 5, `rai` 40mbit, `rhai` 400mbit, `min_rate` 100mbit), 36.1 to 37.1 ms with its
+/// increases and lowest rate scaled with the link's rate, and 42.2 to 48.3 ms with those of NICs (V4: `cnp_gap` 4us).
 #[derive(Clone, Debug, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DcqcnParameters {

@@ -109,6 +109,58 @@ fn flows_spread_over_all_paths() {
     assert_eq!(first.len(), 1);
 }
 
+/// Flows with consecutive numbers choose as if at random: over groups of 64 flows, the number of flows per path has the
+/// variance of the binomial distribution, at each switch and with each seed.
+#[test]
+fn choices_are_random_at_each_switch() {
+    const FLOWS: u32 = 64;
+    const GROUPS: u32 = 500;
+    let (leaves, spines) = (16, 8);
+    let expected = f64::from(FLOWS) / f64::from(spines);
+    let variance = expected * (1.0 - 1.0 / f64::from(spines));
+    for seed in [1, 2, 77] {
+        let topology = Topology::new(leaf_spine(leaves, leaves, spines)).unwrap();
+        let topology = topology.seeded(seed);
+        for leaf in 0..leaves {
+            let to = (leaf + 1) % leaves;
+            let group = |group: u32| {
+                let mut uses = vec![0.0; spines as usize];
+                for hash in group * FLOWS..(group + 1) * FLOWS {
+                    let port = walk(&topology, leaf, to, hash)[1];
+                    uses[(port + spines - topology.ports(leaf).end) as usize] += 1.0;
+                }
+                let squares = uses.iter().map(|uses| (uses - expected).powi(2));
+                squares.sum::<f64>() / f64::from(spines)
+            };
+            let found = (0..GROUPS).map(group).sum::<f64>() / f64::from(GROUPS) / variance;
+            // The standard deviation of this ratio is sqrt(2 / (500 * 7)) = 0.024.
+            assert!((0.88..1.12).contains(&found), "leaf{leaf}, {seed}: {found}");
+        }
+    }
+}
+
+/// The choices of an edge switch and of the next one are independent: flows that share a link are spread over all of the
+/// links that follow (no polarisation).
+#[test]
+fn tiers_choose_independently() {
+    let topology = Topology::new(fat_tree(128, 8)).unwrap();
+    let ways = 4;
+    let cells = ways * ways;
+    for host in [0, 4, 8, 12, 16, 60, 112] {
+        let mut uses: HashMap<[u32; 2], u32> = HashMap::new();
+        for hash in 0..16_000 {
+            let path = walk(&topology, host, (host + 64) % 128, hash);
+            *uses.entry([path[1], path[2]]).or_default() += 1;
+        }
+        let expected = 16_000.0 / f64::from(cells);
+        let squares = uses.values().map(|n| (f64::from(*n) - expected).powi(2));
+        let chi_square = squares.sum::<f64>() / expected;
+        assert_eq!(uses.len() as u32, cells);
+        // Pearson's chi-square test with 15 degrees of freedom: 0.1 % and 99.9 %.
+        assert!((3.48..37.7).contains(&chi_square), "h{host}: {chi_square}");
+    }
+}
+
 #[test]
 fn pictures_are_of_what_is_in_use() {
     let figure = |plan| Topology::new(plan).unwrap().figure("", "note");
