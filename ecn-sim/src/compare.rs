@@ -66,17 +66,17 @@ pub(crate) struct Series {
     pub points: Vec<(f64, f64)>,
 }
 
-/// Half the widths of 95 % confidence intervals ([`Sample::half_width`]); null with a single run. Those of the
-/// percentiles are around the percentile of all flows, from the variation of the runs' percentiles (sectioning:
-/// Asmussen and Glynn, "Stochastic Simulation", 2007, chapter III).
+/// Half the widths of 95 % confidence intervals; null with a single run. Those of percentiles are around the percentile
+/// of the flows of all runs ([`Sample::half_width_around`]), the others around the mean of the runs
+/// ([`Sample::half_width`]). With fewer than about 100 flows per run, intervals of percentiles are too narrow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct Intervals {
     /// Of the median slowdown.
-    pub slowdown_p50: Option<f64>,
+    pub fct_slowdown_p50: Option<f64>,
     /// Of its 95th percentile.
-    pub slowdown_p95: Option<f64>,
+    pub fct_slowdown_p95: Option<f64>,
     /// Of its 99th percentile.
-    pub slowdown_p99: Option<f64>,
+    pub fct_slowdown_p99: Option<f64>,
     /// Of the mean of [`Outcome::last_flow_end_ms`].
     pub last_flow_end_ms: Option<f64>,
     /// Of the mean of [`Outcome::goodput_bytes_per_s`].
@@ -86,18 +86,22 @@ pub(crate) struct Intervals {
 }
 
 impl Intervals {
-    fn of(runs: &[Report]) -> Self {
-        let of = |value: fn(&Report) -> Option<f64>| {
+    fn of(runs: &[Report], pooled: &Slowdowns) -> Self {
+        let sample = |value: fn(&Report) -> Option<f64>| {
             let values: Option<Vec<f64>> = runs.iter().map(value).collect();
-            Sample::of(values?).half_width()
+            values.map(Sample::of)
+        };
+        let mean = |value| sample(value)?.half_width();
+        let percentile = |value: fn(&Slowdowns) -> Option<f64>, of_run| {
+            sample(of_run)?.half_width_around(value(pooled)?)
         };
         Self {
-            slowdown_p50: of(|run| run.fct_slowdown.p50),
-            slowdown_p95: of(|run| run.fct_slowdown.p95),
-            slowdown_p99: of(|run| run.fct_slowdown.p99),
-            last_flow_end_ms: of(|run| run.last_flow_end_ms),
-            goodput_bytes_per_s: of(|run| Some(run.goodput_bytes_per_s as f64)),
-            jain: of(|run| run.jain),
+            fct_slowdown_p50: percentile(|all| all.p50, |run| run.fct_slowdown.p50),
+            fct_slowdown_p95: percentile(|all| all.p95, |run| run.fct_slowdown.p95),
+            fct_slowdown_p99: percentile(|all| all.p99, |run| run.fct_slowdown.p99),
+            last_flow_end_ms: mean(|run| run.last_flow_end_ms),
+            goodput_bytes_per_s: mean(|run| Some(run.goodput_bytes_per_s as f64)),
+            jain: mean(|run| run.jain),
         }
     }
 }
@@ -371,6 +375,7 @@ fn outcome(scheme: &str, results: Vec<One>) -> Outcome {
         values.map(|values| Sample::of(values).mean)
     };
     let total = |value: fn(&Report) -> u64| runs.iter().map(value).sum();
+    let ci95 = Intervals::of(&runs, &fct_slowdown);
     Outcome {
         scheme: scheme.to_owned(),
         parameters: BTreeMap::new(),
@@ -382,7 +387,7 @@ fn outcome(scheme: &str, results: Vec<One>) -> Outcome {
         goodput_bytes_per_s: mean(|run| Some(run.goodput_bytes_per_s as f64)).unwrap_or_default()
             as u64,
         jain: mean(|run| run.jain),
-        ci95: Intervals::of(&runs),
+        ci95,
         dropped_packets: total(|run| run.dropped_packets),
         pause_frames: total(|run| run.pause_frames),
         marked_packets: total(|run| run.marked_packets),
@@ -414,9 +419,9 @@ pub(crate) const COLUMNS: [&str; 21] = [
     "runs",
     "flows_started",
     "flows_finished",
-    "slowdown_p50",
-    "slowdown_p95",
-    "slowdown_p99",
+    "fct_slowdown_p50",
+    "fct_slowdown_p95",
+    "fct_slowdown_p99",
     "last_flow_end_ms",
     "goodput_bytes_per_s",
     "jain",
@@ -425,9 +430,9 @@ pub(crate) const COLUMNS: [&str; 21] = [
     "marked_packets",
     "undetermined_packets",
     "head_of_line_victims",
-    "slowdown_p50_ci95",
-    "slowdown_p95_ci95",
-    "slowdown_p99_ci95",
+    "fct_slowdown_p50_ci95",
+    "fct_slowdown_p95_ci95",
+    "fct_slowdown_p99_ci95",
     "last_flow_end_ms_ci95",
     "goodput_bytes_per_s_ci95",
     "jain_ci95",
@@ -439,9 +444,9 @@ pub(crate) const COLUMNS_BY_SIZE: [&str; 7] = [
     "from_bytes",
     "to_bytes",
     "flows",
-    "slowdown_p50",
-    "slowdown_p95",
-    "slowdown_p99",
+    "fct_slowdown_p50",
+    "fct_slowdown_p95",
+    "fct_slowdown_p99",
 ];
 
 /// Maximum number of sending hosts that a table for display shows.
@@ -468,9 +473,9 @@ impl Comparison {
                 one.marked_packets.to_string(),
                 one.undetermined_packets.to_string(),
                 one.head_of_line_victims.to_string(),
-                known(one.ci95.slowdown_p50),
-                known(one.ci95.slowdown_p95),
-                known(one.ci95.slowdown_p99),
+                known(one.ci95.fct_slowdown_p50),
+                known(one.ci95.fct_slowdown_p95),
+                known(one.ci95.fct_slowdown_p99),
                 known(one.ci95.last_flow_end_ms),
                 known(one.ci95.goodput_bytes_per_s),
                 known(one.ci95.jain),

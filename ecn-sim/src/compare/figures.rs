@@ -96,16 +96,19 @@ impl Comparison {
             }
         };
         let figure = DotFigure {
-            title: format!("{}: means and their confidence intervals", self.scenario),
+            title: format!(
+                "{}: estimates and their confidence intervals",
+                self.scenario
+            ),
             rows: (self.schemes.iter())
                 .map(|one| (String::new(), one.scheme.clone()))
                 .collect(),
             columns: vec![
                 column("Slowdown", "median", |one| {
-                    (one.fct_slowdown.p50, one.ci95.slowdown_p50)
+                    (one.fct_slowdown.p50, one.ci95.fct_slowdown_p50)
                 }),
                 column("Slowdown", "99th percentile", |one| {
-                    (one.fct_slowdown.p99, one.ci95.slowdown_p99)
+                    (one.fct_slowdown.p99, one.ci95.fct_slowdown_p99)
                 }),
                 column("Goodput", "payload (Gb/s)", |one| {
                     let gbit = |bytes: f64| bytes * 8e-9;
@@ -119,7 +122,8 @@ impl Comparison {
         };
         Ok(Figure {
             file: "means.svg".to_owned(),
-            caption: "Over all seeds, with 95 % confidence intervals (Student's t over the runs)"
+            caption: "Percentiles of the flows of all runs, and means of the runs, with 95 % confidence intervals \
+                      (Student's t over the runs)"
                 .to_owned(),
             svg: figure.to_svg()?,
         })

@@ -83,9 +83,9 @@ impl Comparison {
             [
                 one.scheme.clone(),
                 flows(one),
-                decimal(one.fct_slowdown.p50, ci95.slowdown_p50),
-                decimal(one.fct_slowdown.p95, ci95.slowdown_p95),
-                decimal(one.fct_slowdown.p99, ci95.slowdown_p99),
+                decimal(one.fct_slowdown.p50, ci95.fct_slowdown_p50),
+                decimal(one.fct_slowdown.p95, ci95.fct_slowdown_p95),
+                decimal(one.fct_slowdown.p99, ci95.fct_slowdown_p99),
                 one.last_flow_end_ms.map_or("-".to_owned(), |end| {
                     let half = ci95.last_flow_end_ms.map(|half| format!("{half:.3}"));
                     with(format!("{end:.3}"), half) + " ms"

@@ -47,6 +47,11 @@ fn outcomes_are_those_of_the_runs() {
         let ends = one.runs.iter().filter_map(|run| run.last_flow_end_ms);
         assert_eq!(one.ci95.last_flow_end_ms, Sample::of(ends).half_width());
         assert!(one.ci95.last_flow_end_ms.is_some_and(|half| half > 0.0));
+        // The mean of the runs' percentiles is another estimate than the percentile of all flows.
+        let medians = Sample::of(one.runs.iter().filter_map(|run| run.fct_slowdown.p50));
+        let pooled = one.fct_slowdown.p50.unwrap();
+        assert_ne!(medians.mean, pooled);
+        assert_eq!(one.ci95.fct_slowdown_p50, medians.half_width_around(pooled));
         let marked: u64 = one.runs.iter().map(|run| run.marked_packets).sum();
         assert_eq!(one.marked_packets, marked);
         assert_eq!(marked > 0, one.scheme == "dcqcn");
@@ -70,7 +75,7 @@ fn outcomes_are_those_of_the_runs() {
     assert_eq!(found.parameters["hosts"], "8");
     let figures = found.figures().unwrap();
     assert_eq!(figures[0].file, "means.svg");
-    let half = found.schemes[0].ci95.slowdown_p50.unwrap();
+    let half = found.schemes[0].ci95.fct_slowdown_p50.unwrap();
     let html = found.html(&figures);
     assert!(html.contains(&format!(" ± {half:.2}</td>")), "{html}");
     assert!(!found.parameters.contains_key("dcqcn.kmin"));
