@@ -11,12 +11,13 @@ use crate::{UnitError, serde_as_text};
 ///
 /// Read and printed in the syntax of `tc`: a number and a unit, upper and lower case alike.
 /// `bit`, `kbit`, `mbit`, `gbit`, `tbit` count bits per second in steps of 1000, `kibit` ...
-/// in steps of 1024; `bps`, `kbps`, ... and `kibps`, ... count bytes per second. A number without
-/// a unit counts bits per second, as in `tc`. A part of a byte per second is dropped, as in `tc`.
+/// in steps of 1024. A number without a unit counts bits per second, as in `tc`. A part of a byte
+/// per second is dropped, as in `tc`. `bps`, `kbps`, ... are refused: they are bytes per second in
+/// `tc`, and bits per second everywhere else.
 ///
 /// ```
 /// use ecn_units::Rate;
-/// let rate: Rate = "12.5mbps".parse()?;
+/// let rate: Rate = "0.1gbit".parse()?;
 /// assert_eq!(rate.bytes_per_s(), 12_500_000);
 /// assert_eq!(rate.to_string(), "100mbit");
 /// # Ok::<(), ecn_units::UnitError>(())
@@ -25,7 +26,7 @@ use crate::{UnitError, serde_as_text};
 pub struct Rate(NonZeroU64);
 
 /// Unit names and the bits per second they stand for.
-const RATE_UNITS: [(&str, u128); 18] = [
+const RATE_UNITS: [(&str, u128); 9] = [
     ("bit", 1),
     ("kbit", 1_000),
     ("mbit", 1_000_000),
@@ -35,15 +36,6 @@ const RATE_UNITS: [(&str, u128); 18] = [
     ("mibit", 1 << 20),
     ("gibit", 1 << 30),
     ("tibit", 1 << 40),
-    ("bps", 8),
-    ("kbps", 8_000),
-    ("mbps", 8_000_000),
-    ("gbps", 8_000_000_000),
-    ("tbps", 8_000_000_000_000),
-    ("kibps", 8 << 10),
-    ("mibps", 8 << 20),
-    ("gibps", 8 << 30),
-    ("tibps", 8 << 40),
 ];
 
 impl Rate {
@@ -53,9 +45,10 @@ impl Rate {
         None => unreachable!(),
     };
 
-    pub(crate) const ACCEPTED: &'static str = "a number and bit, kbit, mbit, gbit, tbit, kibit.. (bits/s) or \
-                                    bps, kbps, mbps, gbps, tbps, kibps.. (bytes/s), \
+    pub(crate) const ACCEPTED: &'static str = "a number and bit, kbit, mbit, gbit, tbit, kibit.. (bits/s), \
                                     such as 100mbit";
+    pub(crate) const BPS: &'static str = "bps means bytes per second in tc, and bits elsewhere: write \
+                                    gbit for Gbps in bits, and 8 times as many gbit for bytes";
 
     /// A rate of `bytes` per second; `None` for zero and above [`Rate::MAX`].
     pub const fn from_bytes_per_s(bytes: u64) -> Option<Self> {
@@ -135,8 +128,11 @@ impl FromStr for Rate {
             reason,
             accepted: Self::ACCEPTED,
         };
-        let (number, bits) =
-            with_unit(text, &RATE_UNITS, Some(1), str::eq_ignore_ascii_case).map_err(error)?;
+        let (number, bits) = with_unit(text, &RATE_UNITS, Some(1), str::eq_ignore_ascii_case)
+            .map_err(|reason| match text.to_ascii_lowercase().ends_with("bps") {
+                true => error(Self::BPS),
+                false => error(reason),
+            })?;
         let too_large = || error("the number is too large");
         match number.scale(bits, 8).ok_or_else(too_large)? {
             0 => Err(error("it is less than one byte per second")),
