@@ -235,6 +235,54 @@ mod tests {
             hosts = ["h[1-5]"]
             switches = ["s[1-5]"]
             workload = "all-to-all"
+    /// A flow on its own is as fast as its application or the slowest link of its path, whichever is slower.
+    #[test]
+    fn an_offered_rate_is_part_of_the_ideal() {
+        let flows = r#"
+            [[flows]]
+            class = "slow"
+            from = "a1"
+            to = "b1"
+            size = "90kB"
+            rate = "10gbit"
+
+            [[flows]]
+            class = "bottleneck"
+            from = "a2"
+            to = "a3"
+            size = "50001B"
+            rate = "80gbit"
+
+            [[flows]]
+            class = "short"
+            from = "b2"
+            to = "b3"
+            size = "1B"
+            rate = "1mbit"
+
+            [[flows]]
+            class = "stopped"
+            from = "b4"
+            to = "b2"
+            rate = "3gbit"
+            stop = "20us"
+        "#;
+        let text = TWO_RACKS.replace("workload = \"permutation\"\n", "");
+        let text = text.replace("\"rack1\"] }", "\"rack1\"], rate = \"40gbit\" }");
+        let mut scenario = parse(&(text + flows), "racks").unwrap().unwrap();
+        // With so many slots, credits do not hold up flows.
+        let input_queued = ["flow_control=cbfc", "switch=input-queued", "slots=64"];
+        for settings in [&[][..], &input_queued] {
+            for setting in settings {
+                scenario.set_text(setting).unwrap();
+            }
+            let (report, counts) = super::super::run(&scenario, 1, &Options::default()).unwrap();
+            assert_eq!(report.flows_finished, 4);
+            let slowdowns: Vec<f64> = counts.finished.iter().map(|flow| flow.slowdown).collect();
+            assert_eq!(slowdowns, [1.0; 4], "{settings:?}");
+        }
+    }
+
             flow_size = "5kB"
             links = [
                 { between = ["h1", "s1"] }, { between = ["h2", "s2"] }, { between = ["h3", "s3"] },

@@ -115,6 +115,16 @@ impl<S> Linked for SenderFlow<S> {
     }
 }
 
+/// Time until an application that offers this rate, bytes per second, has the next packet.
+#[inline]
+const fn offered_time(rate: u64, bytes: u32) -> Time {
+    match rate {
+        UNLIMITED => 0,
+        // Less than 2^64: packets are shorter than 2^14 bytes.
+        rate => bytes as u64 * 1_000_000_000_000 / rate,
+    }
+}
+
 /// Maximum number of doublings of a timer.
 const MOST_BACKOFF: u8 = 6;
 
@@ -252,11 +262,7 @@ impl<S: Scheme> Run<'_, S> {
             };
             let gap = self.sender.on_send(&mut flow.scheme, &sending);
             flow.next_time = gap.map_or(end, |gap| now + gap);
-            if flow.rate != UNLIMITED {
-                // Less than 2^64: packets are shorter than 2^14 bytes.
-                let offered = now + u64::from(bytes) * 1_000_000_000_000 / flow.rate;
-                flow.next_time = flow.next_time.max(offered);
-            }
+            flow.next_time = flow.next_time.max(now + offered_time(flow.rate, bytes));
             // Queued again at once if it will be ready when the port is.
             let more = flow.next < flow.packets && flow.next - flow.acked < self.window;
             if more {
@@ -509,10 +515,11 @@ impl<S: Scheme> Run<'_, S> {
         }
     }
 
-    /// Completion time of a flow alone in an idle network ([`links::ideal`]).
+    /// Completion time of a flow alone in an idle network, at the rate that its application offers ([`links::ideal`]).
     fn ideal(&self, flow: &SenderFlow<<S::Sender as Sender>::Flow>) -> Time {
         let payload = u64::from(self.payload);
-        let packets = flow.bytes.div_ceil(payload);
+        // A flow that stopped before its first packet has none.
+        let packets = flow.bytes.div_ceil(payload).max(1);
         let rest = (flow.bytes - (packets - 1) * payload) as u32 + self.header;
         let path = |from, to, hash| -> Vec<Link> {
             match &self.links {
@@ -525,15 +532,16 @@ impl<S: Scheme> Run<'_, S> {
         };
         let there = path(flow.from, flow.to, flow.id);
         let back = path(flow.to, flow.from, !flow.id);
+        let gap = offered_time(flow.rate, self.full);
         let bytes = [self.full, rest, self.ack_bytes];
         match &self.input_queued {
-            None => links::ideal(&there, &back, packets, bytes),
+            None => links::ideal(&there, &back, packets, gap, bytes),
             Some(switches) => {
                 let switches = CutThrough {
                     delay: switches.forwarding(0),
                     stores: switches.stores(),
                 };
-                switches.ideal(&there, &back, packets, bytes)
+                switches.ideal(&there, &back, packets, gap, bytes)
             }
         }
     }

@@ -47,11 +47,11 @@ impl LinkOverride {
 }
 
 /// Arrival times of the last two packets of a flow at the end of a path, where the first one is valid only if there are
-/// two. The last packet has `rest` bytes and the others `full`; all are sent back to back from time 0 on, in an idle
-/// network of store-and-forward switches.
-fn arrivals(path: &[Link], packets: u64, full: u32, rest: u32) -> [Time; 2] {
-    let (mut sum, mut slowest, mut delays, mut last) = (0, 0, 0, 0);
-    let mut before = 0;
+/// two. The last packet has `rest` bytes and the others `full`; all are sent from time 0 on, back to back or `gap` apart
+/// if that is more, in an idle network of store-and-forward switches.
+fn arrivals(path: &[Link], packets: u64, gap: Time, full: u32, rest: u32) -> [Time; 2] {
+    let (mut sum, mut slowest, mut delays) = (0, gap, 0);
+    let (mut before, mut last) = (0, (packets - 1) * gap);
     for link in path {
         let wire = link.wire_time(full);
         (sum, slowest) = (sum + wire, slowest.max(wire));
@@ -68,9 +68,15 @@ fn arrivals(path: &[Link], packets: u64, full: u32, rest: u32) -> [Time; 2] {
 }
 
 /// Completion time of a flow alone in an idle network, over these links to its destination and back: all packets are
-/// sent back to back, and the ACK of the last one follows that of the one before it.
-pub fn ideal(there: &[Link], back: &[Link], packets: u64, [full, rest, ack]: [u32; 3]) -> Time {
-    let [before, last] = arrivals(there, packets, full, rest);
+/// sent back to back, or `gap` apart if that is more, and the ACK of the last one follows that of the one before it.
+pub fn ideal(
+    there: &[Link],
+    back: &[Link],
+    packets: u64,
+    gap: Time,
+    [full, rest, ack]: [u32; 3],
+) -> Time {
+    let [before, last] = arrivals(there, packets, gap, full, rest);
     let (mut ahead, mut time) = (before, last);
     for link in back {
         let wire = link.wire_time(ack);
@@ -106,11 +112,11 @@ impl CutThrough {
     }
 
     /// [`arrivals`] for such switches.
-    fn arrivals(self, path: &[Link], packets: u64, full: u32, rest: u32) -> [Time; 2] {
+    fn arrivals(self, path: &[Link], packets: u64, gap: Time, full: u32, rest: u32) -> [Time; 2] {
         let wire = |at: usize, bytes| path[at].wire_time(bytes);
         // Starts of the first and last packets on a link. Full ones are spaced by the slowest link so far.
-        let (mut first, mut slowest) = (0, wire(0, full));
-        let mut last = (packets - 1) * wire(0, full);
+        let (mut first, mut slowest) = (0, wire(0, full).max(gap));
+        let mut last = (packets - 1) * slowest;
         let end = path.len() - 1;
         for at in 0..end {
             first += self.hop(path, at, full, self.stores);
@@ -133,9 +139,10 @@ impl CutThrough {
         there: &[Link],
         back: &[Link],
         packets: u64,
+        gap: Time,
         [full, rest, ack]: [u32; 3],
     ) -> Time {
-        let [mut ahead, mut start] = self.arrivals(there, packets, full, rest);
+        let [mut ahead, mut start] = self.arrivals(there, packets, gap, full, rest);
         for (at, link) in back.iter().enumerate() {
             if packets > 1 {
                 start = start.max(ahead + link.wire_time(ack));

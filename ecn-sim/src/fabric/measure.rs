@@ -27,7 +27,7 @@ pub struct Finished {
     pub start: Time,
     /// From its start until its last ACK arrived.
     pub time: Time,
-    /// Its completion time over that in an idle network.
+    /// Its completion time over that in an idle network, at the rate that its application offers.
     pub slowdown: f64,
     /// ACKs that reported a congested port.
     pub marked: u32,
@@ -64,7 +64,7 @@ pub const COLUMNS: &Columns = &[
     ),
     (
         "slowdown",
-        "completion time over that in an idle network; null if unfinished",
+        "completion time over that in an idle network, at the rate that its application offers (`rate` of `[[flows]]`); null if unfinished",
     ),
     ("marked_acks", "ACKs that reported a congested port"),
     (
@@ -97,10 +97,11 @@ impl Finished {
     }
 }
 
-/// Slowdowns of flows: completion time over that of the same flow alone in an idle network.
+/// Slowdowns of flows: completion time over that of the same flow alone in an idle network, at the rate that its
+/// application offers. Percentiles are of the nearest rank: the median of an even number is the lower of the middle two.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Slowdowns {
-    /// Median; null if no flow finished.
+    /// Median, of an even number the lower of the middle two; null if no flow finished.
     pub p50: Option<f64>,
     /// 95th percentile.
     pub p95: Option<f64>,
