@@ -17,7 +17,7 @@ pub(crate) use plan::{Compared, Plan};
 use ecn_units::suggestion;
 use schemars::JsonSchema;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
@@ -177,6 +177,12 @@ pub(crate) enum Any {
 }
 
 impl Plan<Scenario> {
+    /// Notes on the schemes' values.
+    pub(crate) fn notes(&self) -> BTreeSet<String> {
+        let scenarios = self.schemes.iter().map(|(_, scenario)| scenario);
+        scenarios.filter_map(Scenario::note).collect()
+    }
+
     /// Runs everything on `threads` threads. `progress` counts runs.
     ///
     /// # Errors

@@ -97,6 +97,9 @@ pub(super) fn run(args: &CompareArgs) -> Result<(), Error> {
     let comparison = plan.run(threads.map_or(1, NonZeroUsize::get), &bar.position())?;
     bar.finish();
     let runs = comparison.runs();
+    for note in plan.notes() {
+        eprintln!("{note}");
+    }
     let Some(output) = target.folder() else {
         let path = target.write_table(&runs)?;
         return shown(args, &comparison, path.as_deref().unwrap_or(&args.out));

@@ -61,6 +61,9 @@ pub(super) fn run(mut scenario: Scenario, args: &RunArgs) -> Result<(), Error> {
     let result = fabric::run(&scenario, args.seed, &options);
     bar.finish();
     let (report, counts) = result.map_err(|error| live.failed(error))?;
+    if let Some(note) = scenario.note() {
+        eprintln!("{note}");
+    }
     if let Some((output, topology)) = &files {
         let window = WINDOW_PACKETS * scenario.packet_time();
         write(output, topology, &counts, (&report, window))?;

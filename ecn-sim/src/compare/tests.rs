@@ -283,7 +283,7 @@ fn flows_of_a_file_are_rerun_with_each_seed() {
         assert_eq!(one.flows_started, 3 * 384);
         let started: Vec<u64> = one.runs.iter().map(|run| run.flows_started).collect();
         assert_eq!(started, [384; 3]);
-        let ends: std::collections::BTreeSet<u64> = (one.runs.iter())
+        let ends: BTreeSet<u64> = (one.runs.iter())
             .filter_map(|run| run.last_flow_end_ms.map(f64::to_bits))
             .collect();
         assert_eq!(ends.len(), 3, "{ends:?}");

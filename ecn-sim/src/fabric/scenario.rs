@@ -546,6 +546,32 @@ impl Scenario {
     /// Queue length at which a port pauses others or drops, bytes, if known in advance. `ports`: the fewest of a
     /// switch.
     fn limit_of_queue(&self, ports: u32) -> Option<u64> {
+    /// A note if DCQCN's default thresholds are so high that ports pause others before anything is marked.
+    pub fn note(&self) -> Option<String> {
+        let params = &self.parameters;
+        let is_auto = self.schemes.dcqcn.kmin == Auto::Auto;
+        if !is_auto
+            || params.flow_control != FlowControl::Pfc
+            || !params.scheme.tables().contains(&"dcqcn")
+        {
+            return None;
+        }
+        let ports = self.planned().ok()?.fewest_ports();
+        let (kmin, pause) = (self.red_thresholds(ports).0, self.longest_tail(ports));
+        let size = |bytes| Size::from_bytes(bytes).short();
+        (kmin > pause).then(|| {
+            format!(
+                "note: dcqcn.kmin is {}, but a port of a switch with {ports} ports pauses the port before it at {} or \
+                 less: pauses come before marks, and perhaps instead of them; set dcqcn.kmin={} and dcqcn.kmax={}, for \
+                 example",
+                size(kmin),
+                size(pause),
+                size(pause / 8),
+                size(pause / 2)
+            )
+        })
+    }
+
         if self.parameters.switch == Switch::InputQueued {
             return Some(self.buffer());
         }
@@ -556,10 +582,12 @@ impl Scenario {
         }
     }
 
-    /// The maximum queue of one class at one port of a switch with `ports` ports, without flow control, bytes.
+    /// The most memory of one class at one port of a switch with `ports` ports, if the others use none, bytes: without
+    /// flow control the longest queue, with PFC where it pauses the port before it.
     pub fn longest_tail(&self, ports: u32) -> u64 {
         let params = &self.parameters;
-        let pool = u128::from(self.buffer()) * u128::from(ports);
+        let shared = self.buffer().saturating_sub(self.headroom());
+        let pool = u128::from(shared) * u128::from(ports);
         match self.threshold() {
             Threshold::Static(most) => most.min(pool as u64),
             // Its length is alpha times the memory that it leaves free.

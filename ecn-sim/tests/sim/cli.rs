@@ -686,6 +686,30 @@ fn networks_are_drawn() {
         ("dumbbell", "hosts=6", &["left", "right", "h5"]),
         ("parking-lot", "switches=6", &["s0", "s5"]),
         ("chain", "hosts=19", &["T0", "T3", "S1", "R0", "A14"]),
+/// Spines of two ports pause the leaves at 216 kB, below DCQCN's default Kmin at 100 Gb/s.
+#[test]
+fn marks_that_come_after_pauses_are_noted() {
+    let words = "run leaf-spine --set leaves=2 --set hosts=4 --set senders=2 --set flow_size=10kB";
+    for (more, notes) in [
+        ("--set scheme=dcqcn", 1),
+        ("--set scheme=dcqcn --set dcqcn.kmin=20kB", 0),
+        ("--set scheme=dcqcn --set thresholds=static", 0),
+        ("--set scheme=dcqcn --set link_rate=25gbit", 0),
+        ("--set scheme=timely", 0),
+    ] {
+        let words: Vec<&str> = words.split(' ').chain(more.split(' ')).collect();
+        let output = sim(&words);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{error}");
+        assert_eq!(error.lines().count(), notes, "{more}: {error}");
+        let named = ["400kB", "216kB", "set dcqcn.kmin=27kB"];
+        assert!(
+            notes == 0 || named.iter().all(|name| error.contains(name)),
+            "{error}"
+        );
+    }
+}
+
         ("hp", "flows=3", &["AV", "BC", "B3"]),
         (&racks, "load=1/10", &["left", "other", "b8"]),
         (&lot, "buffer=5", &["s3", "victim", "aside"]),

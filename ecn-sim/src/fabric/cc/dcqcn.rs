@@ -67,7 +67,8 @@ keywords! {
 pub struct DcqcnParameters {
     /// Kmin: queue length up to which nothing is marked. `auto`: 32 us at the link's rate, 400 kB at 100 Gb/s (V2, 100
     /// kB x rate / 25 Gb/s), but at most an eighth of the queue at which ports pause others or drop, if that is known
-    /// in advance, so that marks precede pauses.
+    /// in advance, so that marks precede pauses. With dynamic thresholds it is not: where ports of switches with few
+    /// ports pause others at less, a run prints a note.
     pub kmin: Auto<Size>,
     /// Kmax: queue length above which everything is marked. `auto`: 128 us at the link's rate, 1.6 MB at 100 Gb/s (V2),
     /// but at most half of the queue at which ports pause others or drop.
