@@ -87,7 +87,7 @@ impl Experiment {
             file: path.display().to_string(),
             reason,
         };
-        let text = std::fs::read_to_string(path).map_err(|io| error(io.to_string()))?;
+        let text = crate::text_file::read(path).map_err(|io| error(io.to_string()))?;
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         let found = Self::parse(&text, &stem).map_err(|reason| error(reason.to_string()))?;
         Ok((found, text))

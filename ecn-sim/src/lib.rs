@@ -51,5 +51,6 @@ pub mod simulation;
 pub mod statistics;
 pub mod sweep;
 mod switch;
+mod text_file;
 pub mod trace;
 pub mod traffic;

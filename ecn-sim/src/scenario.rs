@@ -784,8 +784,8 @@ pub(crate) fn with_key(
         }
     };
     let value = if current.is_integer() {
-        let whole = |_| error("must be a whole number");
-        Value::Integer(value.parse().map_err(whole)?)
+        let whole = |_| error("must be a whole number from 0 to 4294967295");
+        Value::Integer(value.parse::<u32>().map_err(whole)?.into())
     } else {
         Value::String(value)
     };

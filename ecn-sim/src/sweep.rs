@@ -164,7 +164,7 @@ impl Sweep {
             file: file.to_owned(),
             reason,
         };
-        let text = std::fs::read_to_string(file).map_err(|io| error(io.to_string()))?;
+        let text = crate::text_file::read(file).map_err(|io| error(io.to_string()))?;
         let folder = file.parent().unwrap_or(Path::new("."));
         let sweep = Self::parse(&text, |name| scenario_of(name, folder)).map_err(error)?;
         sweep.check().map_err(error)?;

@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::run::windows;
 use super::table::{plain_table, table_text};
-use super::{Error, json, print};
+use super::{Error, check_set_once, json, print};
 use crate::compare::{COLUMNS, COLUMNS_BY_SIZE, CompareError, Comparison, HEADER, Plan, shares};
 use crate::experiment::Experiment;
 use crate::output::{Target, csv};
@@ -62,6 +62,7 @@ impl From<CompareError> for Error {
 }
 
 pub(super) fn run(args: &CompareArgs) -> Result<(), Error> {
+    check_set_once(&args.set)?;
     let mut experiment = Experiment::find(&args.scenario)?;
     for setting in &args.set {
         if setting.split('=').next().map(str::trim) == Some("scheme") {
@@ -96,10 +97,10 @@ pub(super) fn run(args: &CompareArgs) -> Result<(), Error> {
     let bar = Bar::of_runs(plan.runs() as u64);
     let comparison = plan.run(threads.map_or(1, NonZeroUsize::get), &bar.position())?;
     bar.finish();
-    let runs = comparison.runs();
     for note in plan.notes() {
         eprintln!("{note}");
     }
+    let runs = comparison.runs();
     let Some(output) = target.folder() else {
         let path = target.write_table(&runs)?;
         return shown(args, &comparison, path.as_deref().unwrap_or(&args.out));

@@ -6,7 +6,7 @@ use clap::Args;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Error, json, print};
+use super::{Error, check_set_once, json, print};
 use crate::experiment::Experiment;
 use crate::output::Output;
 
@@ -34,6 +34,7 @@ pub(super) struct Drawn {
 }
 
 pub(super) fn run(args: &DrawArgs) -> Result<(), Error> {
+    check_set_once(&args.set)?;
     let mut experiment = Experiment::find(&args.scenario)?;
     for setting in &args.set {
         experiment.set_text(setting)?;

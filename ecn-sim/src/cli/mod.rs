@@ -12,6 +12,7 @@ mod run;
 mod sweep;
 pub mod table;
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use clap::Subcommand;
@@ -185,6 +186,20 @@ pub fn run(sim: &Sim) -> Result<(), Error> {
         Sim::Compare(args) => compare::run(args),
         Sim::Merge(args) => merge::run(args),
     }
+}
+
+/// Checks that `--set` sets each key once.
+fn check_set_once(settings: &[String]) -> Result<(), Error> {
+    let mut known = BTreeSet::new();
+    let keys = settings
+        .iter()
+        .filter_map(|setting| setting.split_once('='));
+    for key in keys.map(|(key, _)| key.trim()) {
+        if !known.insert(key) {
+            return Err(Error::usage(format!("--set {key}: given twice")));
+        }
+    }
+    Ok(())
 }
 
 /// Prints a document or table to standard output; a closed pipe is not an error.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::table::{plain_table, table_text};
-use super::{Error, json, print};
+use super::{Error, check_set_once, json, print};
 use crate::engine::{MS, NS, Time};
 use crate::experiment::Experiment;
 use crate::figure::{Line, LineFigure, Panel};
@@ -71,6 +71,7 @@ fn sliding(duration: Time) -> Time {
 }
 
 pub(super) fn run(args: &RunArgs) -> Result<(), Error> {
+    check_set_once(&args.set)?;
     let mut scenario = match Experiment::find(&args.scenario)? {
         Experiment::Shares(scenario) => *scenario,
         Experiment::Fabric(fabric) => return super::fabric::run(*fabric, args),

@@ -168,7 +168,7 @@ impl Table {
             path: path.to_owned(),
             reason,
         };
-        let text = std::fs::read_to_string(path).map_err(|e| error(e.to_string()))?;
+        let text = crate::text_file::read(path).map_err(|e| error(e.to_string()))?;
         Self::parse(&text).map_err(error)
     }
 

@@ -29,8 +29,7 @@ struct File {
     links: Vec<LinkEntry>,
     #[serde(default)]
     failures: Vec<Failure>,
-    #[serde(default)]
-    flows: Vec<FlowEntry>,
+    flows: Option<Vec<FlowEntry>>,
     #[serde(flatten)]
     keys: Table,
 }
@@ -52,6 +51,11 @@ struct LinkEntry {
 pub fn parse(text: &str, name: &str) -> Result<Option<Scenario>, ScenarioError> {
     let bad = ScenarioError::Text;
     let table: Table = toml::from_str(text).map_err(|error| bad(located(text, &error)))?;
+    if table.is_empty() {
+        let reason = "the file has no keys: a data centre needs `topology`, another network `switches`, `hosts`, \
+                      `links`, `flows` and `duration`";
+        return Err(bad(reason.to_owned()));
+    }
     if !table.contains_key("topology") {
         return Ok(None);
     }
@@ -74,9 +78,13 @@ pub fn parse(text: &str, name: &str) -> Result<Option<Scenario>, ScenarioError> 
         })?,
     };
     scenario.failures = file.failures;
-    if !file.flows.is_empty() {
+    if let Some(flows) = file.flows {
+        if flows.is_empty() {
+            let reason = "`flows` is empty: list [[flows]], or remove it for a `workload`";
+            return Err(bad(reason.to_owned()));
+        }
         scenario.parameters.workload = Workload::Flows;
-        scenario.entries = file.flows;
+        scenario.entries = flows;
     }
     scenario.name = Some(file.name.unwrap_or_else(|| name.to_owned()));
     for (key, value) in dotted(&file.keys, |_, _| false) {
@@ -227,14 +235,6 @@ mod tests {
         }
     }
 
-    /// A ring of five switches, which is not possible in a lossless network.
-    #[test]
-    fn cyclic_routing_is_refused() {
-        let ring = r#"
-            topology = "custom"
-            hosts = ["h[1-5]"]
-            switches = ["s[1-5]"]
-            workload = "all-to-all"
     /// A flow on its own is as fast as its application or the slowest link of its path, whichever is slower.
     #[test]
     fn an_offered_rate_is_part_of_the_ideal() {
@@ -283,6 +283,14 @@ mod tests {
         }
     }
 
+    /// A ring of five switches, which is not possible in a lossless network.
+    #[test]
+    fn cyclic_routing_is_refused() {
+        let ring = r#"
+            topology = "custom"
+            hosts = ["h[1-5]"]
+            switches = ["s[1-5]"]
+            workload = "all-to-all"
             flow_size = "5kB"
             links = [
                 { between = ["h1", "s1"] }, { between = ["h2", "s2"] }, { between = ["h3", "s3"] },
@@ -405,5 +413,24 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("did you mean `fat-tree`?"), "{error}");
+    }
+
+    #[test]
+    fn what_was_typed_is_named() {
+        for (text, needed) in [
+            ("# only a comment", "the file has no keys"),
+            ("topology = \"fat-tree\"\nflows = []", "`flows` is empty"),
+            (
+                "topology = \"fat-tree\"\nlink_rate = 100",
+                "link_rate = 100: must be between 1mbit and 10tbit",
+            ),
+            (
+                "topology = \"fat-tree\"\nhosts = 9999999999",
+                "hosts = 9999999999: must be a whole number from 0 to 4294967295",
+            ),
+        ] {
+            let error = parse(text, "file").unwrap_err().to_string();
+            assert!(error.starts_with(needed), "{error}");
+        }
     }
 }

@@ -407,7 +407,10 @@ impl Scenario {
                 table.insert(key.to_owned(), value);
             }
         }
-        let parameters = own.try_into().map_err(reason)?;
+        let parameters: FabricParameters = own.try_into().map_err(reason)?;
+        if key == "link_rate" && !check::is_link_rate(parameters.link_rate) {
+            return Err(error(check::LINK_RATES));
+        }
         self.schemes = schemes.try_into().map_err(reason)?;
         self.parameters = parameters;
         if let Some(plan) = &self.plan {
@@ -543,9 +546,6 @@ impl Scenario {
         self.schemes.dcqcn.thresholds(line, limit)
     }
 
-    /// Queue length at which a port pauses others or drops, bytes, if known in advance. `ports`: the fewest of a
-    /// switch.
-    fn limit_of_queue(&self, ports: u32) -> Option<u64> {
     /// A note if DCQCN's default thresholds are so high that ports pause others before anything is marked.
     pub fn note(&self) -> Option<String> {
         let params = &self.parameters;
@@ -572,6 +572,9 @@ impl Scenario {
         })
     }
 
+    /// Queue length at which a port pauses others or drops, bytes, if known in advance. `ports`: the fewest of a
+    /// switch.
+    fn limit_of_queue(&self, ports: u32) -> Option<u64> {
         if self.parameters.switch == Switch::InputQueued {
             return Some(self.buffer());
         }

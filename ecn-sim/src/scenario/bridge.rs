@@ -173,6 +173,26 @@ impl Bridge {
         }
     }
 
+    /// Checks that the links of the additional hosts carry what these offer: queues at hosts have no limit.
+    fn check_offered(&self) -> Result<(), ModelError> {
+        let link = self.link_rate;
+        if let Voice::At(rate) = self.voice
+            && rate > link
+        {
+            let reason = format!("must be at most link_rate={link}");
+            return Err(ModelError::new("voice", rate, reason));
+        }
+        let packets = u64::from(self.short) * u64::from(self.short_packets);
+        if packets * u64::from(self.packet_bytes) > link.bytes_per_s() {
+            let reason = format!(
+                "offers more than link_rate={link} carries, with short_packets={} and packet_bytes={}",
+                self.short_packets, self.packet_bytes
+            );
+            return Err(ModelError::new("short", self.short, reason));
+        }
+        Ok(())
+    }
+
     /// The hosts `h1`.. and the `receiver`, whose port is the bottleneck.
     ///
     /// # Errors
@@ -243,6 +263,7 @@ impl Bridge {
             ..flow(OTHER, host, self.others_traffic)
         }));
         description.hosts.extend(hosts.into_iter().chain(others));
+        self.check_offered()?;
         if let Voice::At(rate) = self.voice {
             description.hosts.push(VOICE.to_owned());
             description.flows.push(FlowSpec {

@@ -613,6 +613,26 @@ fn bad_comparisons_are_refused() {
             "compare fat-tree --schemes dcqcn --set headroom=1kB",
             "are needed",
         ),
+        (
+            "compare fat-tree --schemes none --set hosts=8 --set hosts=9",
+            "--set hosts: given twice",
+        ),
+        (
+            "run hp --set buffer=4 --set buffer=8",
+            "buffer: given twice",
+        ),
+        (
+            "run bridge --set voice=1tbit",
+            "voice = 1tbit: must be at most link_rate=100mbit",
+        ),
+        (
+            "run bridge --set short=1000000",
+            "short = 1000000: offers more than link_rate=100mbit",
+        ),
+        (
+            "run fat-tree --set workload=file:/dev/zero",
+            "not a regular file",
+        ),
     ] {
         let words: Vec<&str> = words.split(' ').chain(["--out", &out]).collect();
         let output = sim(&words);
@@ -666,26 +686,6 @@ fn a_data_centre_comes_from_a_file() {
     }
 }
 
-/// Each network is drawn with the names of its switches, and invalid ones are refused.
-#[test]
-fn networks_are_drawn() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let scenarios = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
-    let file = |name: &str| scenarios.join(name).to_string_lossy().into_owned();
-    let (racks, lot) = (file("two-racks.toml"), file("parking-lot.toml"));
-    let (uneven, failed) = (file("uneven-spines.toml"), file("failed-link.toml"));
-    for (scenario, setting, names) in [
-        (
-            "fat-tree",
-            "hosts=128",
-            &["core15", "agg31", "edge0", "h124 … h127"][..],
-        ),
-        ("fat-tree", "hosts=16", &["core3", "edge7", "h15"]),
-        ("leaf-spine", "leaves=600", &["leaves = 600"]),
-        ("fat-tree", "hosts=4000", &["edge0", "edge307", "core168"]),
-        ("dumbbell", "hosts=6", &["left", "right", "h5"]),
-        ("parking-lot", "switches=6", &["s0", "s5"]),
-        ("chain", "hosts=19", &["T0", "T3", "S1", "R0", "A14"]),
 /// Spines of two ports pause the leaves at 216 kB, below DCQCN's default Kmin at 100 Gb/s.
 #[test]
 fn marks_that_come_after_pauses_are_noted() {
@@ -710,6 +710,26 @@ fn marks_that_come_after_pauses_are_noted() {
     }
 }
 
+/// Each network is drawn with the names of its switches, and invalid ones are refused.
+#[test]
+fn networks_are_drawn() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let scenarios = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
+    let file = |name: &str| scenarios.join(name).to_string_lossy().into_owned();
+    let (racks, lot) = (file("two-racks.toml"), file("parking-lot.toml"));
+    let (uneven, failed) = (file("uneven-spines.toml"), file("failed-link.toml"));
+    for (scenario, setting, names) in [
+        (
+            "fat-tree",
+            "hosts=128",
+            &["core15", "agg31", "edge0", "h124 … h127"][..],
+        ),
+        ("fat-tree", "hosts=16", &["core3", "edge7", "h15"]),
+        ("leaf-spine", "leaves=600", &["leaves = 600"]),
+        ("fat-tree", "hosts=4000", &["edge0", "edge307", "core168"]),
+        ("dumbbell", "hosts=6", &["left", "right", "h5"]),
+        ("parking-lot", "switches=6", &["s0", "s5"]),
+        ("chain", "hosts=19", &["T0", "T3", "S1", "R0", "A14"]),
         ("hp", "flows=3", &["AV", "BC", "B3"]),
         (&racks, "load=1/10", &["left", "other", "b8"]),
         (&lot, "buffer=5", &["s3", "victim", "aside"]),

@@ -1,6 +1,6 @@
 //! Checks of scenarios; contradictions are rejected with the valid range.
 
-use ecn_units::{DurationText, Size};
+use ecn_units::{DurationText, Rate, Size};
 
 use super::{Kind, Scenario};
 use crate::fabric::auto::Auto;
@@ -14,6 +14,15 @@ use crate::scenario::shown;
 
 /// Maximum delay of a link.
 const LONGEST_LINK: DurationText = DurationText::from_millis(100);
+
+/// Rates of links, see [`is_link_rate`].
+pub(super) const LINK_RATES: &str =
+    "must be between 1mbit and 10tbit; a number without a unit is in bits per second";
+
+/// Whether a link can have this rate.
+pub(super) fn is_link_rate(rate: Rate) -> bool {
+    (125_000..=1_250_000_000_000).contains(&rate.bytes_per_s())
+}
 
 impl Scenario {
     /// Checks constraints that the types do not express.
@@ -118,15 +127,13 @@ impl Scenario {
     /// Rates and delays of links that differ.
     fn check_links(&self) -> Result<(), ModelError> {
         let params = &self.parameters;
-        let (slow, fast) = (125_000, 1_250_000_000_000);
         let rates = self.link_overrides().filter_map(|params| params.rate);
         for (key, rate) in [("link_rate", params.link_rate)]
             .into_iter()
             .chain(rates.map(|rate| ("links.rate", rate)))
         {
-            if !(slow..=fast).contains(&rate.bytes_per_s()) {
-                let reason = "must be between 1mbit and 10tbit";
-                return Err(ModelError::new(key, rate, reason));
+            if !is_link_rate(rate) {
+                return Err(ModelError::new(key, rate, LINK_RATES));
             }
         }
         let delays = self.link_overrides().filter_map(|params| params.delay);

@@ -1,8 +1,9 @@
 //! CSV files, and their errors.
 
 use std::fmt;
-use std::fs;
 use std::path::Path;
+
+use crate::text_file;
 
 /// An error about a line of a file.
 pub(super) fn at(line: u64, what: impl fmt::Display) -> String {
@@ -11,7 +12,7 @@ pub(super) fn at(line: u64, what: impl fmt::Display) -> String {
 
 /// The lines of a file with their numbers, without empty ones and those that begin with `#`.
 fn lines(file: &Path) -> Result<Vec<(u64, String)>, String> {
-    let text = fs::read_to_string(file).map_err(|error| error.to_string())?;
+    let text = text_file::read(file).map_err(|error| error.to_string())?;
     let text = text.trim_start_matches('\u{feff}');
     let said = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
     let lines = (1..).zip(text.lines()).filter(|(_, line)| said(line));
