@@ -140,9 +140,9 @@ pub struct HostShares {
     pub dropped_packets: u64,
     /// Packets of constant-rate flows that found a full queue at their host.
     pub host_dropped_packets: u64,
-    /// Median time from the creation of a packet until it left the last queue, us; null if none left.
+    /// Median time from the creation of a packet until it left the last queue, us, within 0.4 %; null if none left.
     pub delay_us_p50: Option<f64>,
-    /// The 99th percentile, us.
+    /// The 99th percentile, us, within 0.4 %.
     pub delay_us_p99: Option<f64>,
     /// Finished flows, of those with arrivals.
     #[serde(default, flatten, skip_serializing_if = "Option::is_none")]
@@ -154,9 +154,10 @@ pub struct HostShares {
 pub struct Finished {
     /// Number of finished flows.
     pub finished_flows: u64,
-    /// Median time from the arrival of a flow until its last packet was acknowledged, ms; null if none finished.
+    /// Median time from the arrival of a flow until its last packet was acknowledged, ms, within 0.4 %; null if none
+    /// finished.
     pub completion_ms_p50: Option<f64>,
-    /// The 99th percentile, ms.
+    /// The 99th percentile, ms, within 0.4 %.
     pub completion_ms_p99: Option<f64>,
 }
 
