@@ -387,9 +387,10 @@ impl Flow {
         }
     }
 
-    /// Counts accepted feedback of a short flow; the aggregate of short flows responds to it, [`Flow::aggregate_delta`].
+    /// Counts accepted feedback to which the flow does not respond: that of a short flow, whose aggregate does
+    /// ([`Flow::aggregate_delta`]), or while its response is held.
     #[inline(always)]
-    pub fn on_short_feedback(&mut self, delta: &echo::FeedbackDelta, now_ns: u64) {
+    pub fn count_feedback(&mut self, delta: &echo::FeedbackDelta, now_ns: u64) {
         self.acked_packets += (delta.packets - delta.late) as u64;
         self.marked_packets += delta.ce as u64;
         self.last_echo_ns = now_ns;

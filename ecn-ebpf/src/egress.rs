@@ -435,11 +435,11 @@ fn set_class(
     }
     if expired {
         count(Count::LimitExpired, n as u64);
-        return;
     }
     // HTB selects the class whose handle is the packet's priority. Not before the class is in force: the agent first
     // replaces its initial queue, and packets in that would be lost.
-    let priority = if by_class && rate.in_force {
+    // Departures are counted by class also while limits have lapsed: echoes are checked against them.
+    let priority = if by_class && rate.in_force && !expired {
         (abi::HTB_MAJOR as u32) << 16 | rate.class
     } else {
         priority(rate.class, field!(&p.ctx, priority))

@@ -16,7 +16,7 @@ use crate::{
     clock::now,
     maps::{
         ECN_CLASS, ECN_DEPARTED, ECN_FLOW, ECN_IN_FORCE, ECN_LIMIT, ECN_MARKED, ECN_RATE,
-        ECN_SIBLINGS, ECN_WORK, count,
+        ECN_SIBLINGS, ECN_WORK, control, count,
     },
     value::{class_of, read_once, read_word, with_lock, write_once},
 };
@@ -263,10 +263,11 @@ pub fn on_feedback<C: EbpfContext>(
     let class = class & 0xffff;
     // 0: the class does not exist (yet).
     let in_force = read_word(ECN_IN_FORCE.get(class));
+    let held = is_held(class, now);
     let refusal = with_lock!(f, flow as f => match feedback.apply(f, sent as u32, departed, now) {
         Ok(delta) => {
-            if short {
-                f.on_short_feedback(&delta, now);
+            if short || held {
+                f.count_feedback(&delta, now);
             }
             input.delta = delta;
             0
@@ -275,6 +276,9 @@ pub fn on_feedback<C: EbpfContext>(
     });
     if refusal != 0 {
         return refusal;
+    }
+    if held {
+        return 0;
     }
     let sibling_ipd = sibling_ipd(number, now);
     let response = with_lock!(responder, flow as f => {
@@ -395,6 +399,10 @@ pub fn on_notification(
     let (policy, link) = (&endpoint.reaction, endpoint.link_bytes_per_s);
     let marked_ns = marked_at(key, number, flags);
     let now = now();
+    if is_held(class, now) {
+        write_once!(responder, flow.last_echo_ns, now);
+        return 0;
+    }
     let response = with_lock!(responder, flow as f => {
         let before = f.decreases as u32;
         let notify = f.react(policy, report, link, now);
@@ -423,6 +431,14 @@ pub fn on_notification(
     };
     notify_agent(f, &changed, &response, key, endpoint.flags, marked_ns);
     0
+}
+
+/// Whether the rate of a class's flow is not the response's to change: limits have lapsed, or a user has pinned it. The
+/// flow does not send at the response's rate then, which marks would lower without end.
+#[inline(always)]
+fn is_held(class: u32, now: u64) -> bool {
+    let valid_until_ns = control().map_or(0, |control| control.valid_until_ns);
+    now > valid_until_ns || read_word(ECN_LIMIT.get(class)) != 0
 }
 
 /// Whether a response answers the flow's oldest mark. Both callers repeat the code for that case: a shared function,

@@ -342,7 +342,7 @@ impl Kernel {
         let control = abi::Control {
             abi: abi::ABI,
             flags: abi::TRACE_PORTS,
-            valid_until_ns: 0,
+            valid_until_ns: u64::MAX,
         };
         maps.set_control(control).expect("control");
         Self {

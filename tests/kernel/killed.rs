@@ -257,3 +257,44 @@ fn a_changed_maximum_of_segments_is_followed() {
     assert_eq!(agent.ended(s(20)), Some(Some(0)));
     assert_eq!(most(), Some(CHANGED));
 }
+
+/// While limits have lapsed, and while a user has pinned a flow's rate, marks do not lower the rate of its response: it
+/// resumes from where it was.
+#[test]
+fn responses_are_held_while_they_are_not_enforced() {
+    kernel_test!();
+    let ecn = ecn_or_skip!();
+    let (lab, folder) = (Lab::new(2), Folder::new());
+    // 10 Mbit/s.
+    lab.limit(1, LINK / 4, 100);
+    let agent = start(&ecn, &lab, &folder);
+    let stream = Stream::start(&lab.hosts[0], &lab.hosts[1], 7001, 1000);
+    let mut maps = Maps::open(&pin()).expect("maps");
+    let rate = |maps: &Maps| {
+        let flow = flow_of(maps).and_then(|key| maps.flow(&key));
+        flow.map_or(0, |flow| flow.rate_bytes_per_s)
+    };
+    let marked = |maps: &Maps| maps.bridge(0).expect("counters").port(2).marked;
+    // Marks go on, and the rate stays as it is after a second.
+    let is_held = |maps: &Maps| {
+        std::thread::sleep(s(2));
+        let before = (rate(maps), marked(maps));
+        std::thread::sleep(s(4));
+        let after = (rate(maps), marked(maps));
+        assert!(after.1 > before.1 + 1000, "{before:?} {after:?}");
+        assert_eq!(before.0, after.0);
+    };
+    let is_limited = |maps: &Maps| (LINK / 8..LINK / 3).contains(&rate(maps));
+    assert!(eventually(s(10), || is_limited(&maps)), "{}", rate(&maps));
+
+    agent.signal(Signal::SIGSTOP);
+    is_held(&maps);
+    agent.signal(Signal::SIGCONT);
+    assert!(eventually(s(5), || is_limited(&maps)), "{}", rate(&maps));
+
+    let key = flow_of(&maps).expect("the flow");
+    maps.set_pin(&key, LINK / 2).expect("pin");
+    is_held(&maps);
+    maps.remove_pin(&key);
+    assert!(eventually(s(5), || is_limited(&maps)), "{}", rate(&maps));
+}

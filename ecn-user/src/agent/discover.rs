@@ -275,7 +275,7 @@ pub fn survey(config: &Config) -> net::Result<Survey> {
                 let ports = links.iter().filter(|of| of.master == Some(link.index));
                 survey
                     .peers
-                    .extend(hosts(&space, &ports.collect::<Vec<_>>()));
+                    .extend(hosts(config, &space, &ports.collect::<Vec<_>>()));
             }
             survey.bridges.push(bridge);
         }
@@ -300,7 +300,7 @@ pub fn survey(config: &Config) -> net::Result<Survey> {
 }
 
 /// The endpoints of those hosts at these ports that are on this machine.
-fn hosts(space: &Space, ports: &[&Link]) -> Vec<config::Endpoint> {
+fn hosts(config: &Config, space: &Space, ports: &[&Link]) -> Vec<config::Endpoint> {
     let endpoint = |netns: &Spec, device: &str| config::Endpoint {
         netns: netns.clone(),
         ..config::Endpoint::new(device)
@@ -314,6 +314,12 @@ fn hosts(space: &Space, ports: &[&Link]) -> Vec<config::Endpoint> {
             continue;
         };
         let link = links.iter().find(|link| link.index == peer.ifindex);
+        // The far end of a link between two bridges is no host.
+        let is_host = |link: &&Link| {
+            let mut masters = links.iter().filter(|of| link.master == Some(of.index));
+            !masters.any(|of| bridge(config, &peer.spec, of).is_some())
+        };
+        let link = link.filter(is_host);
         hosts.extend(link.map(|link| endpoint(&peer.spec, &link.name)));
     }
     hosts

@@ -352,7 +352,11 @@ impl Inner {
             let is_tap_there = link.is_tap()
                 && self.can_limit_taps
                 && with_peers.any(|b| b.space.spec == space.spec && link.master == Some(b.ifindex));
-            (is_peer || is_tap_there).then(|| config::Endpoint {
+            // The far end of a link between two bridges is no host.
+            let mut bridges = self.bridges.values();
+            let is_port =
+                bridges.any(|b| b.space.spec == space.spec && link.master == Some(b.ifindex));
+            (is_peer && !is_port || is_tap_there).then(|| config::Endpoint {
                 netns: space.spec.clone(),
                 ..config::Endpoint::new(link.name.clone())
             })

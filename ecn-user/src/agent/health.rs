@@ -362,7 +362,8 @@ impl FlowsSeen {
 /// Packets of a flow without the echoes that it should get. TCP's ACKs look the same whether its receiver counts marks
 /// or not.
 fn unacknowledged(key: &Key, flow: &Flow, policy: &abi::Endpoint, now_ns: u64) -> Option<u64> {
-    let echoed = policy.flags & abi::ECHO != 0
+    // Where sockets are paced, other flows are not limited, and their packets cannot be marked.
+    let echoed = policy.flags & (abi::ECHO | abi::PACE) == abi::ECHO
         && key.protocol != protocol::TCP
         && !packet::is_tunnel(key.protocol, key.dst_port)
         && flow.ended == 0;
