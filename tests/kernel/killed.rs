@@ -268,7 +268,7 @@ fn responses_are_held_while_they_are_not_enforced() {
     // 10 Mbit/s.
     lab.limit(1, LINK / 4, 100);
     let agent = start(&ecn, &lab, &folder);
-    let stream = Stream::start(&lab.hosts[0], &lab.hosts[1], 7001, 1000);
+    let _stream = Stream::start(&lab.hosts[0], &lab.hosts[1], 7001, 1000);
     let mut maps = Maps::open(&pin()).expect("maps");
     let rate = |maps: &Maps| {
         let flow = flow_of(maps).and_then(|key| maps.flow(&key));
