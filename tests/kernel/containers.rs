@@ -16,7 +16,7 @@ use ecn_tests::{
     traffic::{Repeated, Stream, udp},
 };
 use ecn_user::{
-    agent::{Options, state::State},
+    agent::{Options, state::State, survey},
     config::{self, Config, Marking},
     net::{NetNs, Netlink, VethEnd},
 };
@@ -255,6 +255,37 @@ fn patterns_and_names_match_devices_that_appear_later() {
     let both = || running.agent().state().bridges.len() == 2;
     assert!(eventually(SOON, both), "{:?}", running.agent().state());
     assert!(!waits("br-not-there"));
+}
+
+/// The ends of a link between two bridges are ports, though each is the peer of the other.
+#[test]
+fn a_link_between_two_bridges_has_no_endpoints() {
+    kernel_test!();
+    let lab = Lab::new(2);
+    let nl = &lab.nl;
+    nl.add_bridge("br-2").expect("a bridge");
+    let end = |name| VethEnd {
+        name,
+        ..VethEnd::default()
+    };
+    nl.add_veth(&end("trunk-1"), &end("trunk-2"), &lab.switch, MTU)
+        .expect("veth pair");
+    for (port, bridge) in [("trunk-1", BRIDGE), ("trunk-2", "br-2")] {
+        let index = |name| nl.link(name).expect("a device").index;
+        nl.set_master(index(port), index(bridge)).expect("a port");
+    }
+    let mut config = lab_config(&lab, Marking::InputOutput);
+    config.bridges[0].peers = true;
+    let mut second = config.bridges[0].clone();
+    second.name = "br-2".to_owned();
+    config.bridges.push(second);
+    let found = survey(&config).expect("a survey");
+    let peers: Vec<_> = found.peers.iter().map(|peer| &peer.device).collect();
+    assert_eq!(peers, [DEVICE, DEVICE]);
+    let running = Running::start(config, Options::default());
+    let endpoints = running.agent().state().endpoints;
+    let devices: Vec<_> = endpoints.iter().map(|of| &of.device).collect();
+    assert_eq!(devices, [DEVICE, DEVICE]);
 }
 
 #[test]

@@ -138,7 +138,8 @@ fn shares_match_the_rig() {
             bound: NEAR_BACKWARD,
             ..Row::echo("input-output", &[FRACTIONAL, ("feedback", "backward")])
         },
-        // BCN takes seconds to converge from the links' rate. Not QCN: its time from a message to the rate does not show whether a run was disturbed.
+        // BCN takes seconds to converge from the links' rate. QCN is left out: its time from a message to the rate does
+        // not show whether a run was disturbed.
         Row {
             warm_up_s: 8,
             seconds: 8,

@@ -314,7 +314,7 @@ fn hosts(config: &Config, space: &Space, ports: &[&Link]) -> Vec<config::Endpoin
             continue;
         };
         let link = links.iter().find(|link| link.index == peer.ifindex);
-        // The far end of a link between two bridges is no host.
+        // A link between two bridges does not lead to a host.
         let is_host = |link: &&Link| {
             let mut masters = links.iter().filter(|of| link.master == Some(of.index));
             !masters.any(|of| bridge(config, &peer.spec, of).is_some())

@@ -352,7 +352,7 @@ impl Inner {
             let is_tap_there = link.is_tap()
                 && self.can_limit_taps
                 && with_peers.any(|b| b.space.spec == space.spec && link.master == Some(b.ifindex));
-            // The far end of a link between two bridges is no host.
+            // A link between two bridges does not lead to a host.
             let mut bridges = self.bridges.values();
             let is_port =
                 bridges.any(|b| b.space.spec == space.spec && link.master == Some(b.ifindex));

@@ -168,13 +168,14 @@ impl Inner {
     /// Endpoints that have limited flows, flows without echoes, or rates that are not enforced.
     fn endpoint_readings(&self) -> Vec<EndpointReading> {
         let readings = self.endpoints.iter().filter_map(|(&number, endpoint)| {
-            let policy = self.maps.endpoint(number).ok()?;
             let number = u16::try_from(number).ok()?;
-            let flows = self.watch.flows.get(&number).cloned().unwrap_or_default();
+            let nothing = FlowsSeen::default();
+            let flows = self.watch.flows.get(&number).unwrap_or(&nothing);
             let not_enforced = endpoint.lacking().map(str::to_owned);
-            if flows == FlowsSeen::default() && not_enforced.is_none() {
+            if *flows == nothing && not_enforced.is_none() {
                 return None;
             }
+            let policy = self.maps.endpoint(number.into()).ok()?;
             let floor = health::floor_ipd(&policy).max(1 << FRAC);
             Some(EndpointReading {
                 number,
@@ -183,7 +184,7 @@ impl Inner {
                 floor_bytes_per_s: response::rate(floor, policy.link_bytes_per_s),
                 fractional: health::is_fractional(&policy),
                 not_enforced,
-                flows,
+                flows: flows.clone(),
             })
         });
         readings.collect()
