@@ -8,7 +8,7 @@ pub use crate::{flow::in_force, pacing::HTB_MAJOR};
 
 /// ABI version. An agent takes over the maps of another one with the same version, and the programs of both use them
 /// for a moment: it must therefore also change when the meaning of values does.
-pub const ABI: u32 = 13;
+pub const ABI: u32 = 14;
 
 /// Port slots of a bridge: 255 ports and the host itself (slot 0).
 pub const PORTS: usize = 256;
@@ -255,6 +255,9 @@ pub struct Control {
     pub flags: u32,
     /// When rate limits lapse (monotonic clock); extended by the agent's heartbeat.
     pub valid_until_ns: u64,
+    /// When responses no longer change rates, for want of heartbeats: never after [`Self::valid_until_ns`]. In between,
+    /// flows send at the rates of their classes, which nobody changes.
+    pub held_from_ns: u64,
 }
 
 /// Identifies a device; interface numbers are per namespace.
@@ -782,7 +785,7 @@ const _: () = {
     assert!(size_of::<backward::Policy>() == 88);
     assert!(size_of::<LockedPoint>() == 64);
     assert!(size_of::<backward::Sender>() == 24);
-    assert!(size_of::<Control>() == 16);
+    assert!(size_of::<Control>() == 24);
     assert!(size_of::<DeviceKey>() == 8);
     assert!(size_of::<Near>() == 48);
     assert!(size_of::<Device>() == 32);

@@ -433,12 +433,12 @@ pub fn on_notification(
     0
 }
 
-/// Whether the rate of a class's flow is not the response's to change: limits have lapsed, or a user has pinned it. The
-/// flow does not send at the response's rate then, which marks would lower without end.
+/// Whether the rate of a class's flow is not the response's to change: limits have lapsed or are about to, or a user has
+/// pinned it. The flow does not send at the response's rate then, which marks would lower without end.
 #[inline(always)]
 fn is_held(class: u32, now: u64) -> bool {
-    let valid_until_ns = control().map_or(0, |control| control.valid_until_ns);
-    now > valid_until_ns || read_word(ECN_LIMIT.get(class)) != 0
+    let held_from_ns = control().map_or(0, |control| control.held_from_ns);
+    now > held_from_ns || read_word(ECN_LIMIT.get(class)) != 0
 }
 
 /// Whether a response answers the flow's oldest mark. Both callers repeat the code for that case: a shared function,

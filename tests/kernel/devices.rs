@@ -32,7 +32,7 @@ fn share(ifindex: u32) {
     let control = abi::Control {
         abi: abi::ABI,
         flags: 0,
-        valid_until_ns: 0,
+        ..abi::Control::default()
     };
     maps.set_control(control).expect("control");
     let policy = Policy {

@@ -343,6 +343,7 @@ impl Kernel {
             abi: abi::ABI,
             flags: abi::TRACE_PORTS,
             valid_until_ns: u64::MAX,
+            held_from_ns: u64::MAX,
         };
         maps.set_control(control).expect("control");
         Self {

@@ -121,6 +121,7 @@ fn with_an_end(test: impl FnOnce(End) + Send) {
             abi: abi::ABI,
             flags: 0,
             valid_until_ns: u64::MAX,
+            held_from_ns: u64::MAX,
         };
         maps.set_control(control).expect("control");
         let endpoint = abi::Endpoint {

@@ -275,9 +275,9 @@ fn responses_are_held_while_they_are_not_enforced() {
         flow.map_or(0, |flow| flow.rate_bytes_per_s)
     };
     let marked = |maps: &Maps| maps.bridge(0).expect("counters").port(2).marked;
-    // Marks go on, and the rate stays as it is after a second.
+    // Marks go on, and the rate stays as it is half a second later: before limits lapse.
     let is_held = |maps: &Maps| {
-        std::thread::sleep(s(2));
+        std::thread::sleep(Duration::from_millis(500));
         let before = (rate(maps), marked(maps));
         std::thread::sleep(s(4));
         let after = (rate(maps), marked(maps));

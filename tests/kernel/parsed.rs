@@ -115,7 +115,7 @@ fn run_all(netns: u32, ifindex: u32, cases: u32) -> [u64; 4] {
     let control = abi::Control {
         abi: abi::ABI,
         flags: u32::from(echo::PROTOCOL) << abi::ECHO_PROTOCOL_AT,
-        valid_until_ns: 0,
+        ..abi::Control::default()
     };
     maps.set_control(control).expect("control");
     let device = Device {

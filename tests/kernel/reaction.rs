@@ -200,6 +200,7 @@ impl Kernel {
             abi: abi::ABI,
             flags: 0,
             valid_until_ns: u64::MAX,
+            held_from_ns: u64::MAX,
         };
         maps.set_control(control).expect("control");
         Self {

@@ -125,7 +125,7 @@ fn no_hidden_padding() {
         size_of::<abi::Shares>(),
         4 * 4 + 8 + 256 * size_of::<shares::Output>() + (256 + 4096) * size_of::<shares::Source>()
     );
-    assert_eq!(size_of::<abi::Control>(), 2 * 4 + 8);
+    assert_eq!(size_of::<abi::Control>(), 2 * 4 + 2 * 8);
     assert_eq!(size_of::<abi::Device>(), 6 * 4 + 8);
     assert_eq!(
         size_of::<abi::Endpoint>(),

@@ -633,7 +633,7 @@ impl Inner {
         let flags = self.shared.flags.load(Ordering::Relaxed) | abi::BYPASS;
         loop {
             // In each round: a concurrent heartbeat may have overwritten the flags.
-            let _ = enforce::beat(&mut self.maps, flags, PATIENCE);
+            let _ = self.shared.beat(&mut self.maps, flags, PATIENCE);
             let held = self.maps.flows().unwrap_or_default();
             let held = held.iter().filter(|(_, f)| f.socket_bytes_per_s != 0);
             match held.count() {
@@ -685,7 +685,10 @@ impl Inner {
             }
         }
         let flags = self.shared.flags.load(Ordering::Relaxed);
-        if let Err(error) = enforce::beat(&mut self.maps, flags, self.shared.heartbeat()) {
+        if let Err(error) = self
+            .shared
+            .beat(&mut self.maps, flags, self.shared.heartbeat())
+        {
             tracing::warn!("{error}");
         }
         let endpoints = std::mem::take(&mut self.endpoints).into_values();

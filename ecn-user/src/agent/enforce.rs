@@ -94,6 +94,10 @@ const UNFIT: usize = 1024;
 const REVIEW: Duration = Duration::from_millis(250);
 /// Longest sleep while nothing is limited: `stop` and changed flags are polled.
 const IDLE: Duration = Duration::from_millis(100);
+/// Longest time between heartbeats.
+const LONGEST_INTERVAL: Duration = Duration::from_millis(125);
+/// Responses are held when this many heartbeats are missing: nobody changes the rates of classes.
+const MISSED: u32 = 3;
 /// Maximum time of a main-loop step, even if the heartbeat is shorter: while namespaces with many devices are removed,
 /// the kernel blocks all netlink requests.
 const STEP: Duration = Duration::from_secs(3);
@@ -207,6 +211,29 @@ impl Shared {
         self.heartbeat().min(left)
     }
 
+    /// Writes the control entry: flags, and the new times from which responses are held and at which limits lapse.
+    pub(super) fn beat(
+        &self,
+        maps: &mut Maps,
+        flags: u32,
+        validity: Duration,
+    ) -> datapath::Result<()> {
+        let now_ns = now_ns();
+        let from_now = |time: Duration| now_ns + time.as_nanos() as u64;
+        let missed = MISSED * self.beat_interval().max(self.period());
+        maps.set_control(abi::Control {
+            abi: abi::ABI,
+            flags,
+            valid_until_ns: from_now(validity),
+            held_from_ns: from_now(validity.min(missed)),
+        })
+    }
+
+    /// Time between heartbeats.
+    fn beat_interval(&self) -> Duration {
+        (self.heartbeat() / 8).min(LONGEST_INTERVAL)
+    }
+
     fn period(&self) -> Duration {
         Duration::from_nanos(self.period_ns.load(Ordering::Relaxed))
     }
@@ -297,7 +324,9 @@ impl Enforcer {
     ) -> std::io::Result<Self> {
         // Limits become valid before anything else is done.
         let flags = shared.flags.load(Ordering::Relaxed);
-        beat(&mut maps, flags, shared.heartbeat()).map_err(std::io::Error::other)?;
+        shared
+            .beat(&mut maps, flags, shared.heartbeat())
+            .map_err(std::io::Error::other)?;
         let worker = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("ecn-enforce".to_owned())
@@ -324,16 +353,6 @@ impl Drop for Enforcer {
     }
 }
 
-/// Writes the control entry: flags, and the new time at which limits expire.
-pub fn beat(maps: &mut Maps, flags: u32, heartbeat: Duration) -> datapath::Result<()> {
-    let valid_until_ns = now_ns() + heartbeat.as_nanos() as u64;
-    maps.set_control(abi::Control {
-        abi: abi::ABI,
-        flags,
-        valid_until_ns,
-    })
-}
-
 /// Keeps limits valid while the main loop makes progress.
 struct Heart<'a> {
     shared: &'a Shared,
@@ -352,17 +371,12 @@ impl<'a> Heart<'a> {
         }
     }
 
-    /// Time between beats.
-    fn interval(&self) -> Duration {
-        self.shared.heartbeat() / 8
-    }
-
     /// To be called between steps that take less than a heartbeat.
     fn beat(&mut self, maps: &mut Maps) {
         let shared = self.shared;
         shared.enforced_ns.store(now_ns(), Ordering::Relaxed);
         let wanted = shared.flags.load(Ordering::Relaxed);
-        let is_due = |at: Instant| at.elapsed() >= self.interval();
+        let is_due = |at: Instant| at.elapsed() >= shared.beat_interval();
         if !self.last_beat.is_none_or(is_due) && wanted == self.flags {
             return;
         }
@@ -375,7 +389,7 @@ impl<'a> Heart<'a> {
                 tracing::warn!("the main loop runs again: rate limits hold");
             }
         }
-        if !stuck && let Err(error) = beat(maps, self.flags, shared.validity()) {
+        if !stuck && let Err(error) = shared.beat(maps, self.flags, shared.validity()) {
             tracing::error!("heartbeat: {error}");
         }
         self.last_beat = Some(Instant::now());
@@ -402,7 +416,7 @@ fn run(shared: &Shared, maps: &mut Maps, events: &mut RateEvents) {
         let wait = if shared.has_limits() || shared.is_starting() {
             period
         } else {
-            period.max(heart.interval().min(IDLE))
+            period.max(shared.beat_interval().min(IDLE))
         };
         let mut fds = [PollFd::new(events.as_fd(), PollFlags::POLLIN)];
         let _ = ppoll(&mut fds, Some(wait.into()), None);

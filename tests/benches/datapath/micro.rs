@@ -101,6 +101,7 @@ impl Loaded {
             abi: abi::ABI,
             flags: 0,
             valid_until_ns: u64::MAX,
+            held_from_ns: u64::MAX,
         };
         maps.set_control(control).expect("control");
         let endpoint = abi::Endpoint {
