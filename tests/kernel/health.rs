@@ -228,6 +228,23 @@ fn a_source_with_another_root_qdisc() {
     all_cleared(&running);
 }
 
+/// A port whose queue holds fewer packets than must wait before they are marked, and a controlled flow.
+#[test]
+fn a_queue_shorter_than_the_threshold() {
+    kernel_test!();
+    let lab = Lab::new(2);
+    lab.limit(1, PORT, 3);
+    let config = running::config(&lab, Marking::InputOutput);
+    let config = running::with_endpoints(config, &lab, &[0, 1], 2 * PORT);
+    let running = Running::start(config, Options::default());
+    let stream = Stream::start(&lab.hosts[0], &lab.hosts[1], 7001, 1000);
+    let warning = reported(&running, Kind::ShortQueue, s(20));
+    assert_eq!(warning.subject.port, lab.hosts[1].port);
+    assert!(warning.message.contains("at least 32 packets"), "{warning}");
+    drop(stream);
+    all_cleared(&running);
+}
+
 /// More flows than the table holds, for seconds.
 #[test]
 fn a_table_that_is_full() {

@@ -176,11 +176,12 @@ impl Bridge {
             let mut inputs: Vec<(u32, &str)> = Vec::new();
             if counters.cnt1 > of.threshold {
                 let waiting = |slot| view.waiting(slot, port.slot);
-                let by_port = self
+                // What enters from this agent's own endpoints fills the queue, too, but is controlled.
+                let others = self
                     .ports
-                    .values()
-                    .map(|input| (waiting(input.slot), &*input.name));
-                inputs.extend(by_port);
+                    .iter()
+                    .filter(|(ifindex, _)| !self.peers.contains_key(ifindex));
+                inputs.extend(others.map(|(_, input)| (waiting(input.slot), &*input.name)));
                 inputs.push((waiting(u32::from(marking::HOST)), "the host itself"));
                 // Inputs with few packets there do not fill it.
                 inputs.retain(|(packets, _)| packets.saturating_mul(8) > counters.cnt1);

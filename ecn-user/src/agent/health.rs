@@ -7,6 +7,7 @@
 //! | `flow-table-full`, `receiver-table-full`, `classes-full` | its counter rises for several seconds |
 //! | `link-rate` | flows are marked for 5 s at ports slower than a quarter of their endpoint's `link_rate` |
 //! | `not-enforced` | an endpoint's root qdisc is another one, or the kernel lacks what enforcing rates takes |
+//! | `short-queue` | a port has dropped for 5 s what its queue does not hold, before packets that wait are marked |
 //! | `unanswered-marks` | a port marks for 10 s, its queue stays long or drops, and arrivals do not decrease |
 //!
 //! Nothing here reads a map or a clock; `agent::watch` does.
@@ -53,6 +54,8 @@ const RECEIVERS: usize = 8;
 const NAMED: usize = 3;
 /// Factor by which `link_rate` may exceed the rate of a port.
 const LINK_TIMES: u64 = 4;
+/// How many times the length at which marks begin a queue should hold.
+const QUEUE_TIMES: u32 = 4;
 /// Readings within [`HOLDS_NS`] in which a counter has to rise.
 const RISES: usize = 3;
 /// Maximum number of current warnings, so that the state file stays short.
@@ -84,13 +87,15 @@ pub enum Kind {
     LinkRate,
     /// Not all flows of an endpoint are limited, though they should be.
     NotEnforced,
+    /// A port's queue is full before packets are marked.
+    ShortQueue,
     /// Marks do not lower what arrives.
     UnansweredMarks,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::FlowsAtFloor,
         Self::NoEcho,
         Self::FlowTableFull,
@@ -98,6 +103,7 @@ impl Kind {
         Self::ClassesFull,
         Self::LinkRate,
         Self::NotEnforced,
+        Self::ShortQueue,
         Self::UnansweredMarks,
     ];
 
@@ -111,6 +117,7 @@ impl Kind {
             Self::ClassesFull => "classes-full",
             Self::LinkRate => "link-rate",
             Self::NotEnforced => "not-enforced",
+            Self::ShortQueue => "short-queue",
             Self::UnansweredMarks => "unanswered-marks",
         }
     }
@@ -451,6 +458,16 @@ impl Interval {
             && (self.is_long(2) || self.dropped * 64 >= self.arrivals() && self.dropped > 0)
     }
 
+    /// The queue drops packets, and is full before marks can prevent that. Bursts that overfill a longer queue are marked
+    /// before they are dropped.
+    const fn is_too_short(&self) -> bool {
+        self.dropped * 64 >= self.arrivals()
+            && self.dropped > 0
+            && self.asked() < 2 * self.dropped
+            && self.waiting < self.level
+            && self.most == u64::MAX
+    }
+
     /// Almost no packet that should be marked can be.
     const fn is_unmarkable(&self) -> bool {
         self.marked * 16 < self.asked()
@@ -736,6 +753,9 @@ impl Health {
                     ),
                 });
             }
+            if history.holds(HOLDS_NS, Interval::is_too_short) {
+                found.push(short_queue(port, history));
+            }
             let Some(all) = history.unanswered() else {
                 continue;
             };
@@ -905,6 +925,21 @@ fn unanswered(port: &PortReading, all: &Interval, reading: &Reading) -> Warning 
         kind: Kind::UnansweredMarks,
         subject: port.subject.clone(),
         message,
+    }
+}
+
+fn short_queue(port: &PortReading, history: &History) -> Warning {
+    let last = history.intervals.back().copied().unwrap_or_default();
+    let per_s = per_second(last.dropped, last.ns);
+    Warning {
+        kind: Kind::ShortQueue,
+        subject: port.subject.clone(),
+        message: format!(
+            "{per_s} packets per second are dropped by its queueing discipline, whose queue is full before packets are \
+             marked (above {} that wait). Let it hold at least {} packets, or lower `threshold` and `buffer`.",
+            port.level_packets,
+            QUEUE_TIMES * port.level_packets
+        ),
     }
 }
 

@@ -228,6 +228,27 @@ fn unanswered_marks() {
     }
 }
 
+#[test]
+fn short_queue() {
+    let mut run = Run::default();
+    let mut port = Port::new();
+    let drops = |p: &mut Port| p.second(12_000, 0, 3600, LEVEL - 1);
+    let (after, found) = run.seconds(10, &mut port, drops, &[]).unwrap();
+    assert!((5..=7).contains(&after), "{after}");
+    assert_eq!(kinds(&found), [Kind::ShortQueue]);
+    assert!(
+        found[0]
+            .message
+            .starts_with("3600 packets per second are dropped"),
+        "{}",
+        found[0].message
+    );
+    // Bursts into a queue that is long enough.
+    let mut run = Run::default();
+    let bursts = |p: &mut Port| p.second(12_000, 6000, 1200, 0);
+    assert_eq!(run.seconds(20, &mut Port::new(), bursts, &[]), None);
+}
+
 /// A virtual queue drops nothing; 4 times the threshold may be more than it holds.
 #[test]
 fn unanswered_marks_at_a_virtual_queue() {
@@ -604,15 +625,7 @@ fn json_has_the_place_beside_the_kind() {
         r#"{"kind":"unanswered-marks","bridge":"br0","port":"p1","message":"why"}"#
     );
     assert_eq!(serde_json::from_str::<Warning>(&text).unwrap(), warning);
-    for kind in [
-        Kind::FlowsAtFloor,
-        Kind::NoEcho,
-        Kind::FlowTableFull,
-        Kind::ReceiverTableFull,
-        Kind::ClassesFull,
-        Kind::LinkRate,
-        Kind::UnansweredMarks,
-    ] {
+    for kind in Kind::ALL {
         assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
     }
 }
