@@ -240,6 +240,7 @@ fn exit_codes_match_the_cause() {
     refused(&set("50mbit"), 2, "above the link rate");
     refused(&format!("flow set {ABSENT} --rate 1mbit"), 1, "no flow");
     refused(&format!("flow unset {ABSENT}"), 1, "no flow");
+    refused("port show dev nope", 1, "no port matches `dev nope`");
     let run = format!("run -c {}", text(&agent.config));
     for words in [run.as_str(), "clean", "rig run --seconds 1"] {
         refused(words, 3, "running");

@@ -74,7 +74,7 @@ pub(super) struct FlowSet {
     #[command(flatten)]
     which: Which,
     /// Rate, such as 20mbit: between the lowest rate of the device's response and its link rate
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     rate: Rate,
 }
 

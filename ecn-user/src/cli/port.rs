@@ -50,7 +50,7 @@ struct Ports {
 ///
 /// # Errors
 ///
-/// Invalid filter or key; no datapath.
+/// Invalid filter or key; no port matches the filter; no datapath.
 pub(super) fn run(port: &Port) -> anyhow::Result<()> {
     let Port::Show(args) = port;
     let filter = PortFilter::parse(words(&args.filter))?;
@@ -64,6 +64,11 @@ pub(super) fn run(port: &Port) -> anyhow::Result<()> {
         }
         let mut rows = view.ports()?;
         rows.retain(|row| filter.matches(row));
+        if rows.is_empty() && !args.filter.is_empty() && args.show.watch.is_none() {
+            let filter = args.filter.join(" ");
+            let message = format!("no port matches `{filter}`: `ecn port show` lists all");
+            return Err(exit::Failure::failed(message).into());
+        }
         sort_ports(&mut rows, args.sort.as_deref())?;
         let shown = |warning: &&Warning| {
             let of_row = |row: &PortRow| row.warnings.contains(warning);

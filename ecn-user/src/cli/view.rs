@@ -318,9 +318,11 @@ fn flow_row(
         enforcement => enforcement,
     };
     let reaction = &flow.reaction;
+    // Marks may have moved the rate since: the bridge's marking has changed, or another bridge marks.
+    let is_in_force = reaction.rate() == Some(flow.rate_bytes_per_s);
     let notifies = |of: &Marking| {
         let kind = of.notifications();
-        reaction.rate().is_some() && kind.is_some_and(|kind| kind as u32 == reaction.kind)
+        is_in_force && kind.is_some_and(|kind| kind as u32 == reaction.kind)
     };
     let limiter = Marking::ALL.into_iter().find(notifies);
     FlowRow {
@@ -431,6 +433,8 @@ mod tests {
         // It is back at its link's rate.
         assert_eq!(limited(Kind::Bcn, 0), (None, None, None));
         assert_eq!(limited(Kind::Marks, 625), (None, None, None));
+        // Marks have moved the rate since.
+        assert_eq!(limited(Kind::Bcn, 600), (None, None, None));
     }
 
     #[test]
