@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context as _, Result, bail};
 
 use crate::cargo_tool::MDBOOK;
-use crate::machine::{Permission, cargo, root};
+use crate::machine::{Permission, root};
 use crate::{build_ebpf, command, setup, step};
 
 /// Arguments of `docs`.
@@ -51,9 +51,8 @@ pub fn build() -> Result<()> {
     if !broken.is_empty() {
         bail!("broken links:\n    {}", broken.join("\n    "));
     }
-    let mut doc = cargo();
-    doc.args(["doc", "--workspace", "--no-deps"])
-        .env("RUSTDOCFLAGS", "-D warnings");
+    let mut doc = command::cargo_with_profile("doc");
+    doc.arg("--no-deps").env("RUSTDOCFLAGS", "-D warnings");
     step::run("documentation of the API", &mut doc)
 }
 

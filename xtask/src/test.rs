@@ -221,9 +221,8 @@ fn static_checks(checks: &mut Checks, permission: Permission) -> (Result<Bpf>, R
         checks.check("words", words::check);
         checks.check("lints", || {
             component("clippy", "clippy", permission)?;
-            let mut clippy = cargo();
-            clippy.args(["clippy", "--workspace", "--all-targets"]);
-            clippy.args(["--", "-D", "warnings"]);
+            let mut clippy = command::cargo_with_profile("clippy");
+            clippy.args(["--all-targets", "--", "-D", "warnings"]);
             step::run("lints", &mut clippy)
         });
         setup
@@ -234,21 +233,20 @@ fn static_checks(checks: &mut Checks, permission: Permission) -> (Result<Bpf>, R
 
 /// Tests that need no kernel programs. Cargo runs those in the documentation, which nextest does not support.
 fn host_tests(skipped: &mut Vec<SkippedTest>) -> Result<()> {
-    const HOST: [&str; 3] = ["--workspace", "--exclude", "ecn-tests"];
     let python = setup::python();
     if let Err(error) = &python {
         step::print(&format!("{error:#}"));
     }
     let file = skipped_file("skipped-host-tests")?;
-    let mut run = command::nextest()?;
-    run.args(HOST).env("ECN_SKIPPED", &file);
+    let mut run = command::host_tests()?;
+    run.env("ECN_SKIPPED", &file);
     if let Ok(python) = &python {
         run.env("ECN_PYTHON", python);
     }
     let tests = step::run("host tests", &mut run);
     *skipped = skipped_tests(&file)?;
-    let mut examples = cargo();
-    examples.arg("test").args(HOST).arg("--doc");
+    let mut examples = command::cargo_with_profile("test");
+    examples.arg("--doc");
     tests.and(step::run("examples of the documentation", &mut examples))
 }
 
