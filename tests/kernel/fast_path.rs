@@ -116,6 +116,7 @@ fn with_an_end(test: impl FnOnce(End) + Send) {
     lab.switch.run(|| {
         let mut datapath = Datapath::open(&pin(), sizes).expect("load");
         datapath.load_endpoints().expect("load");
+        datapath.load_backward().expect("load");
         let mut maps = datapath.maps().expect("maps");
         let control = abi::Control {
             abi: abi::ABI,

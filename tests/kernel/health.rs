@@ -228,20 +228,26 @@ fn a_source_with_another_root_qdisc() {
     all_cleared(&running);
 }
 
-/// A port whose queue holds fewer packets than must wait before they are marked, and a controlled flow.
+/// A port whose queue holds fewer packets than must wait before they are marked.
 #[test]
 fn a_queue_shorter_than_the_threshold() {
     kernel_test!();
     let lab = Lab::new(2);
     lab.limit(1, PORT, 3);
     let config = running::config(&lab, Marking::InputOutput);
-    let config = running::with_endpoints(config, &lab, &[0, 1], 2 * PORT);
     let running = Running::start(config, Options::default());
-    let stream = Stream::start(&lab.hosts[0], &lab.hosts[1], 7001, 1000);
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let _receiving = udp(to, false, 7002);
+    let frame = Ip::between(from, to, false)
+        .ecn(ECT_0)
+        .udp(7001, 7002, &[5; 1000]);
+    // About three times what the port sends.
+    let sending = Sending::start(from, frame, 4000);
     let warning = reported(&running, Kind::ShortQueue, s(20));
-    assert_eq!(warning.subject.port, lab.hosts[1].port);
+    assert_eq!(warning.subject.port, to.port);
     assert!(warning.message.contains("at least 32 packets"), "{warning}");
-    drop(stream);
+    assert_eq!(kinds(&running), [Kind::ShortQueue]);
+    drop(sending);
     all_cleared(&running);
 }
 

@@ -195,6 +195,7 @@ impl Kernel {
         };
         let mut datapath = Datapath::open(&pin(), sizes).expect("load");
         datapath.load_endpoints().expect("load");
+        datapath.load_backward().expect("load");
         let mut maps = datapath.maps().expect("maps");
         let control = abi::Control {
             abi: abi::ABI,

@@ -233,6 +233,9 @@ impl Inner {
             tracing::debug!("{error}");
         }
         self.datapath.load_endpoints()?;
+        if self.config.is_backward() {
+            self.datapath.load_backward()?;
+        }
         let mut endpoint = Endpoint {
             number,
             config,
@@ -315,6 +318,9 @@ impl Inner {
 
     /// Updates the policies of all endpoints from the current configuration.
     pub(super) fn update_endpoints(&mut self) -> Result<()> {
+        if self.config.is_backward() && !self.endpoints.is_empty() {
+            self.datapath.load_backward()?;
+        }
         for endpoint in self.endpoints.values() {
             let policy = endpoint.policy(&self.config, self.options)?;
             self.maps.set_endpoint(endpoint.number, policy)?;

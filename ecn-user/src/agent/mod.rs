@@ -344,6 +344,7 @@ impl Inner {
             keep: config.agent.keep,
             endpoints: !config.endpoints.is_empty()
                 || config.bridges.iter().any(|bridge| bridge.peers),
+            backward: config.is_backward(),
         };
         let (maps, datapath, kept, enforcer) = match kept::find(&config) {
             Some((state, mut maps)) => {

@@ -620,6 +620,12 @@ impl Config {
         }
     }
 
+    /// Whether ports notify flows at any of its endpoints.
+    pub fn is_backward(&self) -> bool {
+        let own = self.endpoints.iter().filter_map(|of| of.feedback);
+        own.chain([self.feedback()]).any(Feedback::is_backward)
+    }
+
     /// Reads and checks a file.
     ///
     /// # Errors

@@ -23,7 +23,7 @@ use std::{
 
 use aya::{
     Ebpf, EbpfLoader,
-    maps::{MapError, ProgramArray},
+    maps::{MapData, MapError, ProgramArray},
     programs::{
         BtfTracePoint, ProgramError, ProgramType, SchedClassifier, SockOps, TestRun as _,
         TestRunOptions, Xdp, links::FdLink,
@@ -208,6 +208,8 @@ pub struct Life {
     pub keep: bool,
     /// Call [`Datapath::load_endpoints`] at once.
     pub endpoints: bool,
+    /// Call [`Datapath::load_backward`] at once.
+    pub backward: bool,
 }
 
 /// A program that the kernel has accepted.
@@ -232,6 +234,8 @@ pub struct Datapath {
     generation: u32,
     /// [`Datapath::load_endpoints`] has been called.
     has_endpoints: bool,
+    /// [`Datapath::load_backward`] has been called.
+    has_backward: bool,
     /// Directory in which links are pinned, if they are.
     links: Option<PathBuf>,
     /// Pins stay when this is dropped.
@@ -251,13 +255,15 @@ pub struct Copy {
 }
 
 /// Programs that those of endpoints tail-call, with their indexes.
-const ENDPOINT_TAILS: [(u32, &str); 5] = [
+const ENDPOINT_TAILS: [(u32, &str); 4] = [
     (abi::TAIL_OUT, name::FLOW_OUT),
     (abi::TAIL_IN, name::FLOW_IN),
     (abi::TAIL_ACK, name::TCP_ACK),
     (abi::TAIL_FLOW_MESSAGE, name::FLOW_MESSAGE),
-    (abi::TAIL_REACTION, name::FLOW_REACTION),
 ];
+
+/// Likewise where messages of ports are not refused ([`abi::BACKWARD`]).
+const BACKWARD_TAILS: [(u32, &str); 1] = [(abi::TAIL_REACTION, name::FLOW_REACTION)];
 
 impl Datapath {
     /// Creates the pins, and loads the programs that are loaded once.
@@ -326,10 +332,18 @@ impl Datapath {
         if life.endpoints {
             programs.extend(ENDPOINT_TAILS.map(|(_, program)| program));
         }
+        if life.backward {
+            programs.extend(BACKWARD_TAILS.map(|(_, program)| program));
+        }
         load_at_once(&mut common, &programs)?;
         // The verifier has accepted all of them: only now is anything replaced.
         if life.endpoints {
             tails(&mut common, &ENDPOINT_TAILS)?;
+        }
+        if life.backward {
+            tails(&mut common, &BACKWARD_TAILS)?;
+        } else if life.adopt {
+            clear_tails(&mut common, &BACKWARD_TAILS)?;
         }
         let is_watching = |links: &PathBuf| links.join(name::DEPART).exists();
         let tracing = if life.adopt && links.as_ref().is_some_and(is_watching) {
@@ -348,6 +362,7 @@ impl Datapath {
             common,
             generation,
             has_endpoints: life.endpoints,
+            has_backward: life.backward,
             links,
             is_left: false,
             sockets: None,
@@ -489,6 +504,19 @@ impl Datapath {
         Ok(())
     }
 
+    /// Loads what reacts to messages of ports at endpoints ([`ecn_core::backward`]), unless already loaded.
+    ///
+    /// # Errors
+    ///
+    /// See [`enum@Error`].
+    pub fn load_backward(&mut self) -> Result<()> {
+        if !self.has_backward {
+            tails(&mut self.common, &BACKWARD_TAILS)?;
+            self.has_backward = true;
+        }
+        Ok(())
+    }
+
     /// Loads the tail calls of ports with virtual queues: not before any exist, since old verifiers take long for them.
     ///
     /// # Errors
@@ -567,6 +595,7 @@ impl Datapath {
         let mut verified = Vec::new();
         self.virtual_queues()?;
         self.load_endpoints()?;
+        self.load_backward()?;
         self.load_messages()?;
         self.load_sampling()?;
         let mut copy = self.copy(0, 0)?;
@@ -824,11 +853,29 @@ fn tails(common: &mut Ebpf, programs: &[(u32, &str)]) -> Result<()> {
             .fd()
             .and_then(|fd| Ok(fd.try_clone()?))
             .map_err(Error::program(program))?;
-        let map = common.map_mut(name::TAIL).ok_or(Error::NoObject)?;
-        let mut array: ProgramArray<_> = map.try_into().map_err(Error::map(name::TAIL))?;
-        array.set(place, &fd, 0).map_err(Error::map(name::TAIL))?;
+        tail_array(common)?
+            .set(place, &fd, 0)
+            .map_err(Error::map(name::TAIL))?;
     }
     Ok(())
+}
+
+/// Removes tail calls that a previous datapath has left.
+fn clear_tails(common: &mut Ebpf, programs: &[(u32, &str)]) -> Result<()> {
+    let mut array = tail_array(common)?;
+    for (place, _) in programs {
+        match array.clear_index(place) {
+            Err(MapError::SyscallError(error))
+                if error.io_error.kind() == io::ErrorKind::NotFound => {}
+            cleared => cleared.map_err(Error::map(name::TAIL))?,
+        }
+    }
+    Ok(())
+}
+
+fn tail_array(common: &mut Ebpf) -> Result<ProgramArray<&mut MapData>> {
+    let map = common.map_mut(name::TAIL).ok_or(Error::NoObject)?;
+    map.try_into().map_err(Error::map(name::TAIL))
 }
 
 /// The tracing programs and their tracepoints.

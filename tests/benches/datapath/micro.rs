@@ -94,6 +94,7 @@ impl Loaded {
     pub fn new(netns: u32, sizes: Sizes) -> Self {
         let mut datapath = Datapath::open(&pin(), sizes).expect("load");
         datapath.load_endpoints().expect("load");
+        datapath.load_backward().expect("load");
         datapath.load_messages().expect("load");
         datapath.load_sampling().expect("load");
         let mut maps = datapath.maps().expect("maps");
