@@ -13,7 +13,7 @@ use crate::machine::{cargo, root};
 use crate::step;
 
 /// The profile of tests and lints.
-pub const PROFILE: &str = "checked";
+const PROFILE: &str = "checked";
 
 /// Tests that run the command.
 const RUN_THE_COMMAND: [&str; 2] = ["kernel", "book"];

@@ -192,7 +192,11 @@ impl Bridge {
                 subject: Subject::port(&of.name, netns, &port.name),
                 counters,
                 by_output,
-                level_packets: if by_output { of.threshold } else { of.buffer },
+                level_packets: match of.marking {
+                    config::Marking::None => 0,
+                    config::Marking::InputOutput => of.threshold,
+                    _ => of.buffer,
+                },
                 most_packets: port.is_virtual.then_some(vqueue::DEPTH as u32),
                 drops_unmarkable: of.drops_above().is_some(),
                 inputs: inputs

@@ -222,7 +222,7 @@ pub struct PortReading {
     pub counters: marking::Port,
     /// Marks come from the output's own threshold, so that its triggers count how often it was exceeded.
     pub by_output: bool,
-    /// Packets above which marks begin: the output's threshold, else an input's buffer.
+    /// Packets above which marks begin: the output's threshold, else an input's buffer; 0 if none are marked.
     pub level_packets: u32,
     /// Capacity of its queue, packets, if known.
     pub most_packets: Option<u32>,
