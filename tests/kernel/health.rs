@@ -1,6 +1,7 @@
 //! The agent's warnings: given when control does not work, and not given when it does.
 
 use std::{
+    net::UdpSocket,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -50,6 +51,15 @@ fn reported(running: &Running, kind: Kind, patience: Duration) -> Warning {
     let warning = find().expect("it was there a moment ago");
     note(&warning.to_string());
     warning
+}
+
+/// Sends about three times what [`PORT`] carries to a host that receives it.
+fn overload(from: &Host, to: &Host, ecn: u8) -> (Sending, UdpSocket) {
+    let receiving = udp(to, false, 7002);
+    let frame = Ip::between(from, to, false)
+        .ecn(ecn)
+        .udp(7001, 7002, &[5; 1000]);
+    (Sending::start(from, frame, 4000), receiving)
 }
 
 /// Waits until no warning is reported.
@@ -237,12 +247,7 @@ fn a_queue_shorter_than_the_threshold() {
     let config = running::config(&lab, Marking::InputOutput);
     let running = Running::start(config, Options::default());
     let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
-    let _receiving = udp(to, false, 7002);
-    let frame = Ip::between(from, to, false)
-        .ecn(ECT_0)
-        .udp(7001, 7002, &[5; 1000]);
-    // About three times what the port sends.
-    let sending = Sending::start(from, frame, 4000);
+    let (sending, _receiving) = overload(from, to, ECT_0);
     let warning = reported(&running, Kind::ShortQueue, s(20));
     assert_eq!(warning.subject.port, to.port);
     assert!(warning.message.contains("at least 32 packets"), "{warning}");
@@ -308,12 +313,7 @@ fn unanswered_marks() {
     let config = running::config(&lab, Marking::InputOutput);
     let running = Running::start(config, Options::default());
     let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
-    let _receiving = udp(to, false, 7002);
-    let frame = Ip::between(from, to, false)
-        .ecn(ECT_0)
-        .udp(7001, 7002, &[5; 1000]);
-    // About three times what the port sends.
-    let sending = Sending::start(from, frame, 4000);
+    let (sending, _receiving) = overload(from, to, ECT_0);
     let warning = reported(&running, Kind::UnansweredMarks, s(20));
     assert_eq!(warning.subject.port, to.port);
     let inputs = format!("enters at {}.", from.port);
@@ -349,11 +349,7 @@ fn unanswered_marks_at_a_virtual_queue() {
     bridge.queue_rate = Some(running::rate(PORT));
     let running = Running::start(config, Options::default());
     let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
-    let _receiving = udp(to, false, 7002);
-    let frame = Ip::between(from, to, false)
-        .ecn(ECT_0)
-        .udp(7001, 7002, &[5; 1000]);
-    let sending = Sending::start(from, frame, 4000);
+    let (sending, _receiving) = overload(from, to, ECT_0);
     let warning = reported(&running, Kind::UnansweredMarks, s(20));
     assert_eq!(warning.subject.port, to.port);
     assert!(warning.message.contains("packets wait"), "{warning}");
@@ -370,11 +366,7 @@ fn what_cannot_be_marked() {
     let config = running::config(&lab, Marking::InputOutput);
     let running = Running::start(config, Options::default());
     let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
-    let _receiving = udp(to, false, 7002);
-    let frame = Ip::between(from, to, false)
-        .ecn(NOT_ECT)
-        .udp(7001, 7002, &[5; 1000]);
-    let sending = Sending::start(from, frame, 4000);
+    let (sending, _receiving) = overload(from, to, NOT_ECT);
     let warning = reported(&running, Kind::UnansweredMarks, s(20));
     assert!(warning.message.contains("not ECN-capable"), "{warning}");
     drop(sending);

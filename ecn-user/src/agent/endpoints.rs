@@ -232,10 +232,7 @@ impl Inner {
         {
             tracing::debug!("{error}");
         }
-        self.datapath.load_endpoints()?;
-        if self.config.is_backward() {
-            self.datapath.load_backward()?;
-        }
+        self.load_programs()?;
         let mut endpoint = Endpoint {
             number,
             config,
@@ -260,6 +257,15 @@ impl Inner {
                 Err(error)
             }
         }
+    }
+
+    /// Loads what endpoints need, unless already loaded.
+    fn load_programs(&mut self) -> Result<()> {
+        self.datapath.load_endpoints()?;
+        if self.config.is_backward() {
+            self.datapath.load_backward()?;
+        }
+        Ok(())
     }
 
     fn attach_endpoint(&mut self, endpoint: &mut Endpoint) -> Result<()> {
@@ -318,8 +324,8 @@ impl Inner {
 
     /// Updates the policies of all endpoints from the current configuration.
     pub(super) fn update_endpoints(&mut self) -> Result<()> {
-        if self.config.is_backward() && !self.endpoints.is_empty() {
-            self.datapath.load_backward()?;
+        if !self.endpoints.is_empty() {
+            self.load_programs()?;
         }
         for endpoint in self.endpoints.values() {
             let policy = endpoint.policy(&self.config, self.options)?;
