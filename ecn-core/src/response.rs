@@ -444,19 +444,21 @@ fn scaled(step: u64, factor: u64) -> u64 {
 
 /// The delay after a window with overload: that of the arriving packets, but at most 3/2 of the old one, since
 /// overload is not shared fairly. If packets arrive at less than a quarter of the limit: 8/5 of their delay, so that
-/// the queue empties.
+/// the queue empties; not of a delay above [`PAUSE_NS`], since the application may send no faster.
 #[inline(always)]
 fn limit_after_overload(ipd: u64, interval_ns: u64, delivered_ns: u64, packet_ns: u64) -> u64 {
     if delivered_ns == 0 {
         return ipd;
     }
-    let in_packets = (delivered_ns.min(1 << 36) << 16) / packet_ns;
-    let delivered = in_packets.min(IPD_LIMIT << 16) << (FRAC - 16);
-    let limit = if delivered_ns >= 4 * interval_ns {
-        delivered + delivered / 5 * 3
+    let far = delivered_ns >= 4 * interval_ns;
+    let limit_ns = if far {
+        delivered_ns.max(delivered_ns.min(PAUSE_NS) / 5 * 8)
     } else {
-        delivered.min(ipd + ipd / 2)
+        delivered_ns
     };
+    let in_packets = (limit_ns.min(1 << 36) << 16) / packet_ns;
+    let limit = in_packets.min(IPD_LIMIT << 16) << (FRAC - 16);
+    let limit = if far { limit } else { limit.min(ipd + ipd / 2) };
     limit.max(ipd)
 }
 
@@ -887,7 +889,8 @@ impl State {
     ///
     /// The longest time without an echo is not counted, since a machine that was stalled looks like a slow network. For
     /// slow flows only [`STALL_NS`] of it are not counted: a stall is a few of their packets, and TCP that lost most of a
-    /// window gives little other feedback. Times above [`PAUSE_NS`] never count: the application may have paused.
+    /// window gives little other feedback. Of a time above [`PAUSE_NS`] only that much counts, since the application may
+    /// have paused, or as much as the longest so far: the next packet of a flow that always takes that long.
     #[inline(always)]
     fn detect_overload(
         &mut self,
@@ -908,8 +911,9 @@ impl State {
             return 0;
         }
         self.window_packets = self.window_packets.wrapping_add(packets);
+        let counted_ns = fixed::max(self.longest_ns as u64, PAUSE_NS);
         self.longest_ns = self.longest_ns.max(gap_ns);
-        self.window_ns += fixed::saturating_sub(gap_ns as u64, PAUSE_NS);
+        self.window_ns += fixed::saturating_sub(gap_ns as u64, counted_ns);
         let count = (self.window_packets.saturating_sub(packets)) as u64;
         let count = count | (count == 0) as u64;
         let slow = (interval_ns >= SLOW_FLOW_NS) as u64;

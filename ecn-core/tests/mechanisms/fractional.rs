@@ -281,6 +281,25 @@ fn a_slow_flow_that_waits_is_overload() {
     assert!((8.5..10.0).contains(&t), "{t}");
 }
 
+/// Thousands of flows of five packets a second fill a port, too; but one pause of an application is not a slow network.
+#[test]
+fn flows_of_few_packets_per_second_react_to_overload() {
+    const EVERY_NS: u64 = 200_000_000;
+    let policy = Policy::new(Function::Lipd, Ratio::new(1, 65536), Ratio::new(2, 1))
+        .unwrap()
+        .fractional(PACKET_NS);
+    let mut state = at(PACKET_NS, PACKET_NS);
+    marked_every(&mut state, &policy, START_NS, EVERY_NS, 8);
+    // Only the first time may have been a pause.
+    let t = interval(&state, PACKET_NS) / (1e-9 * EVERY_NS as f64);
+    assert!((0.7..1.1).contains(&t), "{t}");
+    let mut state = at(PACKET_NS, PACKET_NS);
+    let next = marked_every(&mut state, &policy, START_NS, PACKET_NS, 2);
+    marked_every(&mut state, &policy, next + EVERY_NS, PACKET_NS, 6);
+    let t = interval(&state, PACKET_NS) / (1e-9 * PACKET_NS as f64);
+    assert!(t < 1.1, "{t}");
+}
+
 #[test]
 fn a_time_out_halves_what_is_limited() {
     let fractional = policy(Function::Lipd, PACKET_NS);
