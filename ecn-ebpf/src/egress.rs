@@ -16,7 +16,7 @@ use crate::{
     classify::{Classified, ECHO_MARK, classify, endpoint_number, learn_host},
     clock::{coarse_now, now},
     echo::write_echo,
-    maps::{ECN_ENDPOINT, ECN_FLOW, ECN_IN_FORCE, ECN_LIMIT, control, count},
+    maps::{ECN_DEPARTED, ECN_ENDPOINT, ECN_FLOW, ECN_IN_FORCE, ECN_LIMIT, control, count},
     pacing, response,
     skb::{NEXT, Packet, SHOT, field, raw, set_shaper},
     socket,
@@ -427,6 +427,12 @@ fn set_class(
     if by_class && !rate.in_force && (short || rate.limited) {
         // A short flow, or one that waits for its class or got none.
         if use_short_class(p, number, expired, if short { 0 } else { n }) {
+            if rate.class != 0
+                && let Some(departed) = ECN_DEPARTED.get_ptr_mut(rate.class)
+            {
+                // It will leave with the packets of another class.
+                atomic_add(departed, n as u64);
+            }
             return;
         }
     }
