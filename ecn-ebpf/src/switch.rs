@@ -628,7 +628,8 @@ fn try_depart(ctx: &BtfTracePointContext) -> Option<()> {
     if class != 0
         && let Some(departed) = ECN_DEPARTED.get_ptr_mut(class)
     {
-        // SAFETY: a class belongs to one queue, whose transmission is serialised.
+        // SAFETY: a class belongs to one queue, whose transmission is serialised. An addition for packets that leave
+        // with the short flows may be lost meanwhile: the response expects missing departures.
         unsafe { *departed += packet::segments(s.gso_segs, s.gso_size, 0) as u64 };
     }
     if !watched || flags & abi::BYPASS != 0 {
