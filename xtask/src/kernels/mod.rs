@@ -9,6 +9,7 @@ mod guest;
 mod harness;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -96,6 +97,7 @@ pub fn series(text: &str) -> Result<String, String> {
 }
 
 /// What to run.
+#[derive(Clone)]
 struct Wanted {
     series: Vec<String>,
     unavailable: Unavailable,
@@ -103,6 +105,28 @@ struct Wanted {
     tests: Vec<String>,
     /// Whether these are complete names.
     exact: bool,
+}
+
+impl Wanted {
+    /// Divides the tests among this many guests, if they are named; otherwise one guest runs all.
+    fn divided(&self, guests: usize) -> Vec<Self> {
+        let guests = if self.exact {
+            guests.clamp(1, self.tests.len().max(1))
+        } else {
+            1
+        };
+        let part = |first: usize| Self {
+            tests: self
+                .tests
+                .iter()
+                .skip(first)
+                .step_by(guests)
+                .cloned()
+                .collect(),
+            ..self.clone()
+        };
+        (0..guests).map(part).collect()
+    }
 }
 
 /// The tests that every `cargo xtask test` runs on other kernels. qemu needs no privileges, so any user can run them.
@@ -277,26 +301,37 @@ fn executable(messages: &str) -> Option<PathBuf> {
     path.map(PathBuf::from)
 }
 
-/// Tests all kernels, one per processor at a time: more disturb each other, and take longer in all.
+/// Tests all kernels, one guest per processor at a time: more disturb each other, and take longer in all. Named tests of
+/// a kernel are divided among that many guests, so that no processor is idle at the end.
 fn run_all(kernels: &[Kernel], binaries: &Binaries, wanted: &Wanted, log: &Path) -> Vec<Column> {
     let processors = thread::available_parallelism().map_or(1, usize::from);
-    let at_once = processors.min(kernels.len());
-    let next = Mutex::new(kernels.iter().enumerate());
-    let done = Mutex::new(BTreeMap::new());
+    let parts = wanted.divided(processors);
+    let jobs: Vec<_> = kernels
+        .iter()
+        .enumerate()
+        .flat_map(|(number, kernel)| parts.iter().map(move |part| (number, kernel, part)))
+        .collect();
+    let next = Mutex::new(jobs.iter().enumerate());
+    let done: Mutex<BTreeMap<usize, Column>> = Mutex::new(BTreeMap::new());
     let worker = || {
         loop {
-            let kernel = next.lock().ok().and_then(|mut next| next.next());
-            let Some((number, kernel)) = kernel else {
+            let job = next.lock().ok().and_then(|mut next| next.next());
+            let Some((guest, (number, kernel, part))) = job else {
                 break;
             };
-            let column = run(kernel, binaries, wanted, log);
+            let column = run(kernel, guest, binaries, part, log);
             if let Ok(mut done) = done.lock() {
-                done.insert(number, column);
+                match done.entry(*number) {
+                    Entry::Vacant(entry) => {
+                        entry.insert(column);
+                    }
+                    Entry::Occupied(mut entry) => entry.get_mut().join(column),
+                }
             }
         }
     };
     thread::scope(|scope| {
-        for _ in 0..at_once {
+        for _ in 0..processors.min(jobs.len()) {
             scope.spawn(worker);
         }
     });
@@ -305,10 +340,11 @@ fn run_all(kernels: &[Kernel], binaries: &Binaries, wanted: &Wanted, log: &Path)
         .map_or_else(|_| Vec::new(), Iterator::collect)
 }
 
-fn run(kernel: &Kernel, binaries: &Binaries, wanted: &Wanted, log: &Path) -> Column {
+/// Runs tests on a kernel, in the guest with this number and, for those that fail, in further ones.
+fn run(kernel: &Kernel, guest: usize, binaries: &Binaries, wanted: &Wanted, log: &Path) -> Column {
     step::print(&format!("kernel {}: booting", kernel.version));
     // A separate log for each guest: that of a crashed one shows the reason.
-    let log = |turn: usize| log.join(format!("kernel-{}-{turn}.log", kernel.series));
+    let log = |turn: usize| log.join(format!("kernel-{}-{guest}-{turn}.log", kernel.series));
     let first = boot(kernel, binaries, &wanted.tests, wanted.exact, &log(1));
     let mut column = first.unwrap_or_else(|error| Column {
         version: kernel.version.clone(),
@@ -429,6 +465,14 @@ impl Column {
                 _ => {}
             }
         }
+    }
+
+    /// Adds what another guest with the same kernel ran.
+    fn join(&mut self, other: Self) {
+        self.took += other.took;
+        self.broken = self.broken.take().or(other.broken);
+        self.tests.extend(other.tests);
+        self.again.extend(other.again);
     }
 
     fn number(&self, word: &str) -> usize {
@@ -580,6 +624,31 @@ mod tests {
         let mut late = Column::read("6.1", &ended(None));
         late.took = LIMIT;
         assert!(late.to_run_again(&wanted(true)).is_empty());
+    }
+
+    #[test]
+    fn named_tests_are_divided_and_joined() {
+        let mut wanted = Wanted {
+            series: Vec::new(),
+            unavailable: Unavailable::Newest,
+            tests: ["a", "b", "c"].map(str::to_owned).to_vec(),
+            exact: true,
+        };
+        let tests = |parts: &[Wanted]| {
+            parts
+                .iter()
+                .map(|part| part.tests.join(" "))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(tests(&wanted.divided(2)), ["a c", "b"]);
+        assert_eq!(tests(&wanted.divided(8)), ["a", "b", "c"]);
+        wanted.exact = false;
+        assert_eq!(tests(&wanted.divided(2)), ["a b c"]);
+        let mut column = Column::read("6.1", &ended(Some(101)));
+        let died = Column::read("6.1", &ended(None));
+        column.join(died);
+        assert!(column.broken.is_some() && !column.is_good());
+        assert_eq!(column.took, Duration::from_secs(14));
     }
 
     #[test]
