@@ -784,3 +784,44 @@ impl Drop for Containers {
         }
     }
 }
+
+/// What a start would refuse, `--check` refuses; each device is named once.
+#[test]
+fn endpoints_with_other_root_qdiscs() {
+    kernel_test!();
+    let ecn = ecn_or_skip!();
+    let (lab, folder) = (Lab::new(3), Folder::new());
+    let path = folder.write(&killed::config(&lab));
+    let path = path.to_str().expect("a path");
+    let check = || process::run(&ecn, &["run", "--check", "--config", path]);
+    assert!(check().status.success(), "{:?}", check());
+    let others = &lab.hosts[..2];
+    for host in others {
+        let installed = host
+            .nl
+            .pfifo_leaf(host.ifindex, ecn_user::net::ROOT, 7 << 16, 100);
+        installed.expect("a qdisc");
+    }
+    let started = process::run(&ecn, &["run", "--config", path]);
+    let output = [started.stdout, started.stderr].concat();
+    let output = String::from_utf8_lossy(&output);
+    assert_eq!(started.status.code(), Some(2), "{output}");
+    for host in others {
+        let why = format!(
+            "(namespace {}) has a pfifo root qdisc of its own",
+            host.ns.name()
+        );
+        assert_eq!(output.matches(&why).count(), 1, "{output}");
+    }
+    let checked = check();
+    let stderr = String::from_utf8_lossy(&checked.stderr);
+    assert_eq!(checked.status.code(), Some(2), "{stderr}");
+    assert!(
+        stderr.contains("has a pfifo root qdisc of its own"),
+        "{stderr}"
+    );
+    for host in others {
+        host.nl.delete_root_qdisc(host.ifindex).expect("delete");
+    }
+    assert!(check().status.success());
+}

@@ -16,12 +16,12 @@ use ecn_core::{
 use super::{
     Error, Inner, Result, backward_policy, copy,
     discover::{self, Peer, Qdiscs, Space, Spec},
-    health::{PortReading, Subject},
+    health::{PortQueue, PortReading, Subject},
     marking_policy,
     state::{self, Waiting, WaitingFor},
 };
 use crate::{
-    config::{self, MarkAt},
+    config::{self, FRAME_BYTES, MarkAt},
     datapath::{self, Attached, BridgeView, Place},
     net::{Link, LinkChanges, NetNs, Netlink, ROOT, ethtool::Ethtool},
     units::Rate,
@@ -203,28 +203,43 @@ impl Bridge {
                     .into_iter()
                     .map(|(_, name)| name.to_owned())
                     .collect(),
-                bytes_per_s: None,
+                ..PortReading::default()
             }
         });
         readings.collect()
     }
 
-    /// The rate of the port in a slot, bytes per second, if its queue, its driver or the configuration gives one.
-    pub(super) fn port_rate(&self, slot: u32) -> Option<u64> {
+    /// The queue of the port in a slot, as far as its qdisc, its driver or the configuration says.
+    pub(super) fn port_queue(&self, slot: u32) -> PortQueue {
+        self.find_queue(slot).unwrap_or_default()
+    }
+
+    fn find_queue(&self, slot: u32) -> Option<PortQueue> {
         let (&ifindex, port) = self.ports.iter().find(|(_, port)| port.slot == slot)?;
         if port.is_virtual {
-            return self.config.virtual_rate(&port.name).map(Rate::bytes_per_s);
+            return Some(PortQueue {
+                bytes_per_s: self.config.virtual_rate(&port.name).map(Rate::bytes_per_s),
+                full_packets: None,
+            });
         }
-        let root = self.space.nl.root_qdisc(ifindex).ok()??;
-        if root.kind == "htb" {
-            let classes = self.space.nl.class_stats(ifindex).ok()?;
-            let top = classes.iter().filter(|class| class.parent == ROOT);
-            return top.map(|class| class.ceil_bytes_per_s).max();
-        }
-        root.rate_bytes_per_s.or_else(|| {
-            let ethtool = Ethtool::open(&self.space.ns).ok()?;
-            let mbit = ethtool.speed_mbit_per_s(&port.name).ok()??;
-            Some(u64::from(mbit) * 125_000)
+        let nl = &self.space.nl;
+        let (root, full_packets) = nl.root_queue(ifindex, FRAME_BYTES).ok()??;
+        let bytes_per_s = match root.rate_bytes_per_s {
+            None if root.kind == "htb" => {
+                let classes = nl.class_stats(ifindex).ok()?;
+                let top = classes.iter().filter(|class| class.parent == ROOT);
+                top.map(|class| class.ceil_bytes_per_s).max()
+            }
+            None => Ethtool::open(&self.space.ns)
+                .and_then(|ethtool| ethtool.speed_mbit_per_s(&port.name))
+                .ok()
+                .flatten()
+                .map(|mbit| u64::from(mbit) * 125_000),
+            rate => rate,
+        };
+        Some(PortQueue {
+            bytes_per_s,
+            full_packets,
         })
     }
 

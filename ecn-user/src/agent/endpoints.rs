@@ -176,31 +176,13 @@ impl Inner {
             )));
         };
         let at_port = link.is_tap_port();
-        // The sockets are not on this machine, and XDP sees what the host sends.
-        let is_impossible = config.hook == Hook::Xdp || config.enforcement == Enforcement::Pacing;
-        if at_port && is_impossible {
-            return Err(Error::Configuration(format!(
-                "device {} (namespace {}) is a tap and a port of a bridge: hook = \"xdp\" and enforcement = \"pacing\" \
-                 are not possible there; use \"auto\"",
-                config.device,
-                space.ns.name()
-            )));
-        }
-        let rate = match config.link_rate {
-            Some(rate) => rate.bytes_per_s(),
-            // Drivers of taps report 10 Mbit/s, whatever their real rate.
-            None if at_port => TAP_RATE,
-            None => speed(&space.ns, &config.device)?,
-        };
+        check_tap(&config, space, link)?;
+        let rate = link_rate(&config, space, link)?;
         // Without limits, nothing is redirected.
         let limited = at_port && config.enforcement != Enforcement::None;
         let shaper = limited.then(|| shaper::open(space, link)).transpose()?;
         let at = shaper.as_ref().unwrap_or(link);
-        let layout = EndpointHtb {
-            ifindex: at.index,
-            link_bytes_per_s: rate,
-            frame_bytes: link.mtu + ETHERNET_HEADER,
-        };
+        let layout = layout(at, link, rate);
         let kept = self.kept.as_ref().and_then(|kept| kept.endpoint(number));
         let wanted = config.enforcement;
         if kept.is_some_and(|of| {
@@ -733,6 +715,69 @@ fn not_changed(error: std::io::Error) -> Error {
     Error::Io {
         what: "change a class rate",
         error,
+    }
+}
+
+/// Checks whether an agent that starts now could limit flows at an endpoint, which may not exist. Changes nothing.
+///
+/// # Errors
+///
+/// Those of a start: a root qdisc of another kind, no known rate, or settings that do not apply to the device.
+pub fn check_endpoint(config: &Config, endpoint: &config::Endpoint) -> Result<()> {
+    let space = Space::open(&endpoint.netns)?;
+    let links = space.nl.links()?;
+    let Some(link) = links.iter().find(|link| link.name == endpoint.device) else {
+        return Ok(());
+    };
+    check_tap(endpoint, &space, link)?;
+    let rate = link_rate(endpoint, &space, link)?;
+    let root = Root::of_device(&space.nl, link.index)?;
+    // A tap's flows are limited at an ifb of ours, and an agent replaces what another one left.
+    if link.is_tap_port() || root.is_some_and(|root| root.is_ours()) {
+        return Ok(());
+    }
+    let device = Device {
+        nl: &space.nl,
+        ns: &space.ns,
+        link,
+        layout: &layout(link, link, rate),
+        wanted: endpoint.enforcement,
+        cgroup: config.agent.cgroup.as_deref(),
+    };
+    device.choose().map(drop)
+}
+
+/// Fails if settings do not apply to a tap that is a bridge port.
+fn check_tap(config: &config::Endpoint, space: &Space, link: &Link) -> Result<()> {
+    // The sockets are not on this machine, and XDP sees what the host sends.
+    let is_impossible = config.hook == Hook::Xdp || config.enforcement == Enforcement::Pacing;
+    if link.is_tap_port() && is_impossible {
+        return Err(Error::Configuration(format!(
+            "device {} (namespace {}) is a tap and a port of a bridge: hook = \"xdp\" and enforcement = \"pacing\" \
+             are not possible there; use \"auto\"",
+            config.device,
+            space.ns.name()
+        )));
+    }
+    Ok(())
+}
+
+/// The link rate of an endpoint, bytes per second: as configured, or the device's own.
+fn link_rate(config: &config::Endpoint, space: &Space, link: &Link) -> Result<u64> {
+    match config.link_rate {
+        Some(rate) => Ok(rate.bytes_per_s()),
+        // Drivers of taps report 10 Mbit/s, whatever their real rate.
+        None if link.is_tap_port() => Ok(TAP_RATE),
+        None => speed(&space.ns, &config.device),
+    }
+}
+
+/// Layout of the HTB at `at`, which limits the flows of `link`.
+const fn layout(at: &Link, link: &Link, link_bytes_per_s: u64) -> EndpointHtb {
+    EndpointHtb {
+        ifindex: at.index,
+        link_bytes_per_s,
+        frame_bytes: link.mtu + ETHERNET_HEADER,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -155,7 +156,7 @@ impl Inner {
         changed |= self.watch_roots(&qdiscs);
         if changed || !unlisted.is_empty() {
             let waiting = self.missing_devices();
-            changed |= std::mem::replace(&mut self.waiting, waiting) != self.waiting;
+            changed |= mem::replace(&mut self.waiting, waiting) != self.waiting;
         }
         changed
     }
@@ -218,7 +219,7 @@ impl Inner {
     /// Opens namespaces that have appeared, and returns them.
     fn open_spaces(&mut self) -> BTreeSet<Spec> {
         let mut opened = BTreeSet::new();
-        let mut closed = std::mem::take(&mut self.closed);
+        let mut closed = mem::take(&mut self.closed);
         for spec in self.wanted_spaces() {
             if self.spaces.contains_key(&spec) {
                 continue;
@@ -231,7 +232,7 @@ impl Inner {
                 // `ip netns add` creates the file first, and mounts the namespace on it later (EINVAL until then).
                 Err(error) if matches!(error.errno(), Some(Errno::ENOENT | Errno::EINVAL)) => {}
                 Err(error) => {
-                    if closed.remove(&spec).is_none() {
+                    if closed.remove(&spec).is_none() && !self.shared.is_starting() {
                         tracing::warn!("{error}");
                     }
                     self.closed.insert(spec, error);
@@ -400,7 +401,8 @@ impl Inner {
         self.record_setup(WaitingFor::Endpoint, space, link, added)
     }
 
-    /// Records whether a device could be set up. Each failure is logged once.
+    /// Records whether a device could be set up. Each failure is logged once; at the start, by
+    /// [`Inner::first_failure`].
     fn record_setup(
         &mut self,
         kind: WaitingFor,
@@ -414,7 +416,8 @@ impl Inner {
             self.log_arrival(kind, space, link);
             return true;
         };
-        if before.is_none_or(|before| before.error.to_string() != error.to_string()) {
+        let is_new = before.is_none_or(|before| before.error.to_string() != error.to_string());
+        if is_new && !self.shared.is_starting() {
             tracing::warn!("{error}");
         }
         let again = Instant::now() + TRY_AGAIN;
@@ -485,14 +488,18 @@ impl Inner {
         waiting
     }
 
-    /// The error of the first device or namespace that exists but could not be set up.
+    /// The error of the first device or namespace that exists but could not be set up. Logs the others.
     pub(super) fn first_failure(&mut self) -> Result<()> {
-        if let Some((_, error)) = self.closed.pop_first() {
-            return Err(error.into());
+        let closed = mem::take(&mut self.closed).into_values().map(Error::from);
+        let failed = mem::take(&mut self.failed).into_values();
+        let mut errors = closed.chain(failed.map(|failed| failed.error));
+        let Some(first) = errors.next() else {
+            return Ok(());
+        };
+        for error in errors {
+            tracing::warn!("{error}");
         }
-        self.failed
-            .pop_first()
-            .map_or(Ok(()), |(_, failed)| Err(failed.error))
+        Err(first)
     }
 
     /// Applies a new configuration without interrupting traffic, completely or not at all.
@@ -512,7 +519,7 @@ impl Inner {
         }
         response_policy(&new.response)?;
         let before: Vec<_> = self.failed.keys().cloned().collect();
-        let old = std::mem::replace(&mut self.config, new);
+        let old = mem::replace(&mut self.config, new);
         let applied = self.apply().and_then(|()| {
             let fresh = self
                 .failed

@@ -7,7 +7,7 @@
 //! | `flow-table-full`, `receiver-table-full`, `classes-full` | its counter rises for several seconds |
 //! | `link-rate` | flows are marked for 5 s at ports slower than a quarter of their endpoint's `link_rate` |
 //! | `not-enforced` | an endpoint's root qdisc is another one, or the kernel lacks what enforcing rates takes |
-//! | `short-queue` | a port has dropped for 5 s what its queue does not hold, before packets that wait are marked |
+//! | `short-queue` | a port has dropped for 5 s what its queue does not hold: that is too short, or full before packets are marked |
 //! | `unanswered-marks` | a port marks for 10 s, its queue stays long or drops, and arrivals do not decrease |
 //!
 //! Nothing here reads a map or a clock; `agent::watch` does.
@@ -211,6 +211,15 @@ impl fmt::Display for Warning {
     }
 }
 
+/// What is known of a port's queue.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PortQueue {
+    /// The rate at which it is emptied, bytes per second.
+    pub bytes_per_s: Option<u64>,
+    /// How many packets of the full size it holds.
+    pub full_packets: Option<u32>,
+}
+
 /// Counters of a port at one time.
 #[derive(Clone, Debug, Default)]
 pub struct PortReading {
@@ -230,8 +239,16 @@ pub struct PortReading {
     pub drops_unmarkable: bool,
     /// Names of the inputs, ordered by packets waiting here, most first.
     pub inputs: Vec<String>,
-    /// Its rate, bytes per second, if known.
-    pub bytes_per_s: Option<u64>,
+    /// Its queue.
+    pub queue: PortQueue,
+}
+
+impl PortReading {
+    /// Whether its queue is known to hold less than it should, so that bursts of controlled flows overfill it.
+    fn queue_is_short(&self) -> bool {
+        let least = QUEUE_TIMES * self.level_packets;
+        self.queue.full_packets.is_some_and(|most| most < least)
+    }
 }
 
 /// An endpoint and what was observed of its flows.
@@ -404,6 +421,8 @@ struct Interval {
     waiting: u64,
     level: u64,
     most: u64,
+    /// The queue is known to hold less than it should.
+    short: bool,
 }
 
 impl Interval {
@@ -422,6 +441,7 @@ impl Interval {
             waiting: before.cnt1.min(now.cnt1).into(),
             level: reading.level_packets.into(),
             most: reading.most_packets.map_or(u64::MAX, u64::from),
+            short: reading.queue_is_short(),
         };
         // A super-packet triggers once and arrives in segments. Traffic below its share is not marked.
         let (part, all) = if reading.by_output && now.largest <= 1 {
@@ -459,13 +479,11 @@ impl Interval {
     }
 
     /// The queue drops packets, and is full before marks can prevent that. Bursts that overfill a longer queue are marked
-    /// before they are dropped.
+    /// before they are dropped, so where the length is not known, most drops must be without marks.
     const fn is_too_short(&self) -> bool {
-        self.dropped * 64 >= self.arrivals()
-            && self.dropped > 0
-            && self.asked() < 2 * self.dropped
-            && self.waiting < self.level
-            && self.most == u64::MAX
+        let before_marks =
+            self.asked() < 2 * self.dropped && self.waiting < self.level && self.most == u64::MAX;
+        self.dropped * 64 >= self.arrivals() && self.dropped > 0 && (self.short || before_marks)
     }
 
     /// Almost no packet that should be marked can be.
@@ -754,7 +772,9 @@ impl Health {
                 });
             }
             if history.holds(HOLDS_NS, Interval::is_too_short) {
+                // Nothing can answer marks that come too late.
                 found.push(short_queue(port, history));
+                continue;
             }
             let Some(all) = history.unanswered() else {
                 continue;
@@ -797,7 +817,7 @@ impl Health {
         // Which port marks which flows is unknown: only what holds for all of them is reported.
         let mut fastest: Option<(u64, &PortReading)> = None;
         for port in reading.ports.iter().filter(marks) {
-            let Some(rate) = port.bytes_per_s else {
+            let Some(rate) = port.queue.bytes_per_s else {
                 return;
             };
             if fastest.is_none_or(|(most, _)| rate > most) {
@@ -931,12 +951,16 @@ fn unanswered(port: &PortReading, all: &Interval, reading: &Reading) -> Warning 
 fn short_queue(port: &PortReading, history: &History) -> Warning {
     let last = history.intervals.back().copied().unwrap_or_default();
     let per_s = per_second(last.dropped, last.ns);
+    let why = match port.queue.full_packets {
+        Some(most) if port.queue_is_short() => format!("whose queue holds {most} of full size"),
+        _ => "whose queue is full before packets are marked".to_owned(),
+    };
     Warning {
         kind: Kind::ShortQueue,
         subject: port.subject.clone(),
         message: format!(
-            "{per_s} packets per second are dropped by its queueing discipline, whose queue is full before packets are \
-             marked (above {} that wait). Let it hold at least {} packets, or lower `threshold` and `buffer`.",
+            "{per_s} packets per second are dropped by its queueing discipline, {why} (marks begin above {} that wait). \
+             Let it hold at least {} packets, or lower `threshold` and `buffer`.",
             port.level_packets,
             QUEUE_TIMES * port.level_packets
         ),

@@ -43,6 +43,7 @@ use bridges::Bridge;
 use discover::{Space, Spec};
 pub use discover::{Survey, survey};
 use endpoints::Endpoint;
+pub use endpoints::check_endpoint;
 use enforce::{Enforcer, Shared, lock};
 use eviction::Ages;
 use follow::{Failed, Numbers};

@@ -18,14 +18,14 @@ use ecn_core::{
 use super::{
     Inner, Result, enforce,
     health::{
-        self, Change, EndpointReading, FlowsSeen, Health, Journal, PortReading, Reading, Shortages,
-        Subject, Warning,
+        self, Change, EndpointReading, FlowsSeen, Health, Journal, PortQueue, PortReading, Reading,
+        Shortages, Subject, Warning,
     },
 };
 use crate::{cli::log, datapath::Maps};
 
-/// The rate of a port that marks is looked up once in this time: tc may change it.
-const RATE_NS: u64 = 10_000_000_000;
+/// The queue of a port that marks is looked up once in this time: tc may change it.
+const LOOKUP_NS: u64 = 10_000_000_000;
 
 /// State of the health checks.
 #[derive(Default)]
@@ -38,17 +38,18 @@ pub(super) struct Watch {
     gathered: BTreeMap<u16, FlowsSeen>,
     /// Policies of endpoints that have flows, cached for a second.
     policies: HashMap<u16, abi::Endpoint>,
-    /// Rates of ports, by bridge and slot.
-    rates: HashMap<(u32, u32), PortRate>,
+    /// Queues of ports, by bridge and slot.
+    queues: HashMap<(u32, u32), Known>,
 }
 
+/// What was looked up of a port's queue.
 #[derive(Default)]
-struct PortRate {
+struct Known {
     /// Packets that should have been marked, at the last reading.
     asked: u64,
-    /// When the rate was looked up.
+    /// When it was looked up.
     at_ns: u64,
-    bytes_per_s: Option<u64>,
+    queue: PortQueue,
 }
 
 impl Watch {
@@ -79,25 +80,25 @@ impl Watch {
         self.journal.warnings()
     }
 
-    /// Adds the rates of ports; `look_up`: that of the n-th port, which is called if the port has marked since the last
+    /// Adds the queues of ports; `look_up`: that of the n-th port, which is called if the port has marked since the last
     /// reading.
-    fn add_rates(
+    fn add_queues(
         &mut self,
         ports: &mut [PortReading],
         now_ns: u64,
-        mut look_up: impl FnMut(usize) -> Option<u64>,
+        mut look_up: impl FnMut(usize) -> PortQueue,
     ) {
-        self.rates
+        self.queues
             .retain(|id, _| ports.iter().any(|port| port.id == *id));
         for (at, port) in ports.iter_mut().enumerate() {
-            let rate = self.rates.entry(port.id).or_default();
+            let known = self.queues.entry(port.id).or_default();
             let asked = port.counters.marked + port.counters.unmarkable;
-            let marks = std::mem::replace(&mut rate.asked, asked) < asked;
-            if marks && (rate.at_ns == 0 || now_ns.saturating_sub(rate.at_ns) >= RATE_NS) {
-                rate.at_ns = now_ns;
-                rate.bytes_per_s = look_up(at);
+            let marks = std::mem::replace(&mut known.asked, asked) < asked;
+            if marks && (known.at_ns == 0 || now_ns.saturating_sub(known.at_ns) >= LOOKUP_NS) {
+                known.at_ns = now_ns;
+                known.queue = look_up(at);
             }
-            port.bytes_per_s = rate.bytes_per_s;
+            port.queue = known.queue;
         }
     }
 }
@@ -115,9 +116,11 @@ impl Inner {
         let now_ns = enforce::now_ns();
         let bridges = &self.bridges;
         let numbers: Vec<(u32, u32)> = ports.iter().map(|port| port.id).collect();
-        self.watch.add_rates(&mut ports, now_ns, |at| {
-            let (number, slot) = numbers.get(at).copied()?;
-            bridges.get(&number)?.port_rate(slot)
+        self.watch.add_queues(&mut ports, now_ns, |at| {
+            let port = numbers.get(at).copied();
+            let queue =
+                port.and_then(|(number, slot)| Some(bridges.get(&number)?.port_queue(slot)));
+            queue.unwrap_or_default()
         });
         let endpoints = self.endpoint_readings();
         self.watch.policies.clear();

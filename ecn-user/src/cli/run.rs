@@ -35,8 +35,8 @@ pub(super) struct RunArgs {
         default_missing_value = "true"
     )]
     keep: Option<bool>,
-    /// Only check the configuration file, and print which devices and namespaces of this machine it matches. Missing
-    /// ones are not an error: the agent waits for them
+    /// Only check the configuration file, and whether rates can be limited at the devices of this machine that it
+    /// matches, and print these. Missing ones are not an error: the agent waits for them
     #[arg(long)]
     check: bool,
     /// With --check: check the file alone, without looking for devices
@@ -112,6 +112,9 @@ fn check(config: &Config, args: &RunArgs) -> anyhow::Result<()> {
     } else {
         let survey = agent::survey(config)?;
         check_room(&survey)?;
+        for endpoint in &survey.endpoints {
+            agent::check_endpoint(config, endpoint)?;
+        }
         Some(Meaning::from(survey))
     };
     if args.json {

@@ -50,7 +50,7 @@ pub struct Qdisc {
     pub packets: u64,
     /// How often it had to hold a packet back.
     pub overlimits: u32,
-    /// Its capacity, for a `pfifo` (packets) or `bfifo` (bytes); per flow for an `fq` (packets).
+    /// Its capacity, for a `pfifo` (packets), `bfifo` or `tbf` (bytes); per flow for an `fq` (packets).
     pub limit: Option<u32>,
     /// Its rate, bytes per second, for a `tbf`.
     pub rate_bytes_per_s: Option<u64>,
@@ -159,6 +159,20 @@ impl Netlink {
                 None
             }
         })
+    }
+
+    /// The root qdisc of a device, and how many packets of `frame_bytes` its queue holds, if it has one queue whose
+    /// limit is known.
+    pub fn root_queue(
+        &self,
+        ifindex: u32,
+        frame_bytes: u32,
+    ) -> Result<Option<(Qdisc, Option<u32>)>> {
+        let all = self.qdiscs()?;
+        let root = all
+            .iter()
+            .find(|q| q.ifindex == ifindex && q.parent == ROOT);
+        Ok(root.map(|root| (root.clone(), capacity(&all, root, frame_bytes))))
     }
 
     /// The root qdisc of a device.
@@ -338,13 +352,29 @@ fn parse_counters(stats: &[u8]) -> Option<Counters> {
     Some(counters)
 }
 
-/// The rate out of `struct tc_tbf_qopt` of linux/pkt_sched.h, whose 32 bits may be too few.
-fn parse_tbf(options: &[u8]) -> Option<u64> {
-    let of = |wanted| wire::attributes(options).find(|(kind, _)| *kind == wanted);
-    if let Some((_, rate)) = of(TCA_TBF_RATE64) {
-        return u64_at(rate, 0);
+fn capacity(all: &[Qdisc], root: &Qdisc, frame_bytes: u32) -> Option<u32> {
+    let queue = match root.kind.as_str() {
+        // A queue that replaces its own is listed, its own is not.
+        "tbf" => all.iter().find(|q| q.is_child_of(root)).unwrap_or(root),
+        _ => root,
+    };
+    match queue.kind.as_str() {
+        "pfifo" => queue.limit,
+        "bfifo" | "tbf" => queue.limit?.checked_div(frame_bytes),
+        _ => None,
     }
-    of(TCA_TBF_PARMS).and_then(|(_, parameters)| Some(u64::from(u32_at(parameters, 8)?)))
+}
+
+/// The rate (bytes per second) and limit (bytes) out of `struct tc_tbf_qopt` of linux/pkt_sched.h; its 32 bits may be
+/// too few for the rate.
+fn parse_tbf(options: &[u8]) -> (Option<u64>, Option<u32>) {
+    let of = |wanted| wire::attributes(options).find(|(kind, _)| *kind == wanted);
+    let parameters = of(TCA_TBF_PARMS).map(|(_, parameters)| parameters);
+    let rate = match of(TCA_TBF_RATE64) {
+        Some((_, rate)) => u64_at(rate, 0),
+        None => parameters.and_then(|p| u32_at(p, 8)).map(u64::from),
+    };
+    (rate, parameters.and_then(|p| u32_at(p, 24)))
 }
 
 fn parse_qdisc(payload: &[u8]) -> Option<Qdisc> {
@@ -365,7 +395,9 @@ fn parse_qdisc(payload: &[u8]) -> Option<Qdisc> {
                     .find(|(kind, _)| *kind == TCA_FQ_FLOW_PLIMIT)
                     .and_then(|(_, packets)| u32_at(packets, 0));
             }
-            TCA_OPTIONS if qdisc.kind == "tbf" => qdisc.rate_bytes_per_s = parse_tbf(value),
+            TCA_OPTIONS if qdisc.kind == "tbf" => {
+                (qdisc.rate_bytes_per_s, qdisc.limit) = parse_tbf(value);
+            }
             TCA_STATS2 => {
                 let counters = parse_counters(value)?;
                 qdisc.bytes = counters.bytes;
@@ -423,18 +455,44 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_of_a_tbf_may_have_64_bits() {
+    fn rate_and_limit_of_a_tbf() {
         // struct tc_ratespec: two bytes, three 16-bit fields, the rate.
         let mut parameters = vec![0; 36];
         parameters[8..12].copy_from_slice(&1_250_000_u32.to_ne_bytes());
+        // Then the peak rate's, and the limit.
+        parameters[24..28].copy_from_slice(&150_000_u32.to_ne_bytes());
         let narrow = attribute(TCA_TBF_PARMS, &parameters);
-        assert_eq!(parse_tbf(&narrow), Some(1_250_000));
+        assert_eq!(parse_tbf(&narrow), (Some(1_250_000), Some(150_000)));
         parameters[8..12].copy_from_slice(&u32::MAX.to_ne_bytes());
         let wide = [
             attribute(TCA_TBF_PARMS, &parameters),
             attribute(TCA_TBF_RATE64, &12_500_000_000_u64.to_ne_bytes()),
         ];
-        assert_eq!(parse_tbf(&wide.concat()), Some(12_500_000_000));
-        assert_eq!(parse_tbf(&[]), None);
+        assert_eq!(
+            parse_tbf(&wide.concat()),
+            (Some(12_500_000_000), Some(150_000))
+        );
+        assert_eq!(parse_tbf(&[]), (None, None));
+    }
+
+    #[test]
+    fn capacity_is_that_of_the_queue_that_packets_wait_in() {
+        let qdisc = |kind: &str, handle: u32, parent: u32, limit: Option<u32>| Qdisc {
+            ifindex: 1,
+            kind: kind.to_owned(),
+            handle,
+            parent,
+            limit,
+            ..Qdisc::default()
+        };
+        let tbf = qdisc("tbf", 0x8001_0000, ROOT, Some(10_000));
+        let of = |all: &[Qdisc]| capacity(all, &all[0], 1514);
+        assert_eq!(of(std::slice::from_ref(&tbf)), Some(6));
+        let queue = qdisc("pfifo", 0x8002_0000, 0x8001_0001, Some(50));
+        assert_eq!(of(&[tbf.clone(), queue]), Some(50));
+        let queue = qdisc("fq_codel", 0x8002_0000, 0x8001_0001, None);
+        assert_eq!(of(&[tbf, queue]), None);
+        assert_eq!(of(&[qdisc("bfifo", 0x10000, ROOT, Some(30_280))]), Some(20));
+        assert_eq!(of(&[qdisc("htb", 0x10000, ROOT, None)]), None);
     }
 }

@@ -48,7 +48,10 @@ impl Port {
             most_packets: None,
             drops_unmarkable: true,
             inputs: vec!["p0".to_owned()],
-            bytes_per_s: Some(RATE),
+            queue: PortQueue {
+                bytes_per_s: Some(RATE),
+                full_packets: None,
+            },
         }
     }
 }
@@ -247,6 +250,23 @@ fn short_queue() {
     let mut run = Run::default();
     let bursts = |p: &mut Port| p.second(12_000, 6000, 1200, 0);
     assert_eq!(run.seconds(20, &mut Port::new(), bursts, &[]), None);
+    // The same into one that is known to be shorter.
+    let mut run = Run::default();
+    let mut port = Port::new();
+    for n in 1..=7 {
+        port.second(12_000, 6000, 1200, 0);
+        let mut reading = port.reading();
+        reading.queue.full_packets = Some(4 * LEVEL - u32::from(n > 2));
+        let found = run.read(vec![reading], vec![], Shortages::default());
+        assert_eq!(found.is_empty(), n < 7, "{n}: {found:?}");
+        for warning in found {
+            assert_eq!(warning.kind, Kind::ShortQueue);
+            assert!(
+                warning.message.contains("holds 31 of full size"),
+                "{warning}"
+            );
+        }
+    }
 }
 
 /// A virtual queue drops nothing; 4 times the threshold may be more than it holds.
@@ -384,7 +404,10 @@ fn link_rates_far_above_the_ports() {
         marks(&mut port);
         let other = PortReading {
             id: (0, 2),
-            bytes_per_s: Some(5 * RATE),
+            queue: PortQueue {
+                bytes_per_s: Some(5 * RATE),
+                full_packets: None,
+            },
             ..port.reading()
         };
         let found = run.read(
