@@ -368,18 +368,45 @@ impl<'a> Victim<'a> {
     }
 }
 
+/// Frames of [`Forger::floods`].
+const ALL: u64 = FORGED as u64;
+
 /// Messages with forged quotes, copies of accepted messages and messages from behind a router are refused and counted;
 /// the flow keeps its rate. A forger must see a packet to quote it, and with a key that is not enough either. The bridge
 /// neither marks nor samples, which changes nothing: a source does not know what its bridges send.
 fn forgers_slow_no_flow(kind: Kind) {
-    const ALL: u64 = FORGED as u64;
     let lab = Lab::new(3);
-    let key = Key::try_from("05".repeat(16)).expect("32 digits");
     let mut config = config(&lab, Marking::None);
     let running = Running::start(config.clone(), Options::default());
     let victim = Victim::new(&lab, &running);
     let forger = Forger::new(&lab);
+    let impossible = forged_messages_are_refused(&victim, &forger, kind);
+    copies_are_refused(&victim, &forger, kind);
 
+    let key = Key::try_from("05".repeat(16)).expect("32 digits");
+    config.echo.key = Some(key);
+    running.agent().reload(config).expect("reload");
+    let m = about(&victim.frame(), FORGED + 1, kind);
+    forger.floods(|_| forger.frame(&m));
+    forger.floods(|n| forger.signed(&m, [1, n.into()]));
+    victim.counted(Count::MessageForged, 2 * ALL);
+    assert_eq!(victim.lowered_by(kind), 1, "{:?}", victim.flow());
+    let m = about(&victim.frame(), FORGED + 1, kind);
+    forger.send(&forger.signed(&m, key.words()));
+    victim.counted(Count::MessageAccepted, 2);
+    // Quotes of old packets are refused.
+    std::thread::sleep(s(3));
+    let late = Message {
+        sequence: m.sequence + 1,
+        ..m
+    };
+    forger.send(&forger.signed(&late, key.words()));
+    victim.counted(Count::MessageImpossible, impossible + 1);
+    assert_eq!(victim.lowered_by(kind), 2, "{:?}", victim.flow());
+}
+
+/// Returns how many were impossible.
+fn forged_messages_are_refused(victim: &Victim<'_>, forger: &Forger<'_>, kind: Kind) -> u64 {
     // Of an existing flow, about packets that it has not sent.
     let m = about(&victim.frame(), 0, kind);
     forger.floods(|n| {
@@ -434,8 +461,11 @@ fn forgers_slow_no_flow(kind: Kind) {
     victim.counted(Count::MessageImpossible, impossible);
     victim.counted(Count::MessageAccepted, 0);
     victim.kept_its_rate();
+    impossible
+}
 
-    // A quote of a packet that the forger has seen is accepted, once.
+/// A quote of a packet that the forger has seen is accepted, once.
+fn copies_are_refused(victim: &Victim<'_>, forger: &Forger<'_>, kind: Kind) {
     let m = about(&victim.frame(), FORGED, kind);
     forger.send(&forger.frame(&m));
     victim.counted(Count::MessageAccepted, 1);
@@ -450,27 +480,6 @@ fn forgers_slow_no_flow(kind: Kind) {
     forger.send(&forger.frame(&older));
     victim.counted(Count::MessageDuplicate, 101);
     assert_eq!(victim.lowered_by(kind), 1, "{:?}", victim.flow());
-
-    // With a key it is refused.
-    config.echo.key = Some(key);
-    running.agent().reload(config).expect("reload");
-    let m = about(&victim.frame(), FORGED + 1, kind);
-    forger.floods(|_| forger.frame(&m));
-    forger.floods(|n| forger.signed(&m, [1, n.into()]));
-    victim.counted(Count::MessageForged, 2 * ALL);
-    assert_eq!(victim.lowered_by(kind), 1, "{:?}", victim.flow());
-    let m = about(&victim.frame(), FORGED + 1, kind);
-    forger.send(&forger.signed(&m, key.words()));
-    victim.counted(Count::MessageAccepted, 2);
-    // Quotes of old packets are refused.
-    std::thread::sleep(s(3));
-    let late = Message {
-        sequence: m.sequence + 1,
-        ..m
-    };
-    forger.send(&forger.signed(&late, key.words()));
-    victim.counted(Count::MessageImpossible, impossible + 1);
-    assert_eq!(victim.lowered_by(kind), 2, "{:?}", victim.flow());
 }
 
 #[test]

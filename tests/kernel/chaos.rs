@@ -156,6 +156,60 @@ fn blocked(lab: &Lab) -> Vec<(usize, usize)> {
         .collect()
 }
 
+/// Traffic of all sources to the sink.
+fn load(lab: &Lab) -> Vec<Stream> {
+    let sources = (0..SINK).chain([GREEDY]);
+    let to = &lab.hosts[SINK];
+    let stream = |n: usize| Stream::start(&lab.hosts[n], to, 7001 + n as u16, 1000);
+    sources.map(stream).collect()
+}
+
+/// Without traffic nothing waits by any counter, and every port is known.
+fn assert_is_at_rest(lab: &Lab, ecn: &Path, folder: &Folder) {
+    let mut ports = Vec::new();
+    let at_rest = eventually(s(8), || {
+        ports = rows(ecn, "port");
+        let rest = |port: &Value| port["waiting_packets"] == 0 && port["occupancy_packets"] == 0;
+        let is_there = |host: &Host| ports.iter().any(|port| port["ifindex"] == host.port_index);
+        ports.len() == HOSTS && ports.iter().all(rest) && lab.hosts.iter().all(is_there)
+    });
+    assert!(at_rest, "{ports:#?}\n{}", folder.log());
+}
+
+/// The port marks, sources receive echoes and follow their rates, and a source whose packets cannot be marked is limited
+/// to its share.
+fn assert_is_controlled(lab: &Lab, ecn: &Path, folder: &Folder) {
+    let mut flows = Vec::new();
+    let controlled = eventually(s(30), || {
+        flows = rows(ecn, "flow");
+        let limited = |flow: &&Value| {
+            flow["marked_packets"].as_u64() > Some(100)
+                && flow["rate_bytes_per_s"].as_u64() < Some(LINK * 9 / 10)
+                && flow["idle_ms"].as_u64() < Some(1000)
+        };
+        flows.iter().filter(limited).count() == SINK
+    });
+    assert!(controlled, "{flows:#?}\n{}", folder.log());
+    let held = |port: &Value| {
+        port["ifindex"] == lab.hosts[SINK].port_index
+            && port["dropped_unmarkable_packets"].as_u64() > Some(100)
+    };
+    // Its share is known a moment later.
+    let mut ports = Vec::new();
+    let is_held = eventually(s(5), || {
+        ports = rows(ecn, "port");
+        ports.iter().any(held)
+    });
+    assert!(is_held, "{ports:#?}\n{}", folder.log());
+    let qdisc = |n: usize| {
+        let host = &lab.hosts[n];
+        let root = host.nl.root_qdisc(host.ifindex).expect("qdiscs");
+        root.map(|root| (root.kind, root.handle))
+    };
+    // An endpoint whose device returned is enforced like the others; without limits there is no shaping.
+    assert!((0..SINK).all(|n| qdisc(n).is_some_and(|(_, handle)| handle != 0)));
+}
+
 #[test]
 fn everything_changes_under_load() {
     kernel_test!();
@@ -176,12 +230,6 @@ fn everything_changes_under_load() {
     let mut agent = folder.start(&ecn, &config);
     let objects = agent.objects();
 
-    let load = |lab: &Lab| -> Vec<Stream> {
-        (0..SINK)
-            .chain([GREEDY])
-            .map(|n| Stream::start(&lab.hosts[n], &lab.hosts[SINK], 7001 + n as u16, 1000))
-            .collect()
-    };
     let streams = load(&lab);
     let mut happened = BTreeMap::new();
     let end = Instant::now() + s(seconds);
@@ -198,52 +246,14 @@ fn everything_changes_under_load() {
     note(&format!("chaos: {happened_in_all} changes: {happened:?}"));
     drop(streams);
 
-    // Nothing waits by any counter, and every port is known.
-    let mut ports = Vec::new();
-    let at_rest = eventually(s(8), || {
-        ports = rows(&ecn, "port");
-        let rest = |port: &Value| port["waiting_packets"] == 0 && port["occupancy_packets"] == 0;
-        let is_there = |host: &Host| ports.iter().any(|port| port["ifindex"] == host.port_index);
-        ports.len() == HOSTS && ports.iter().all(rest) && lab.hosts.iter().all(is_there)
-    });
-    assert!(at_rest, "{ports:#?}\n{}", folder.log());
+    assert_is_at_rest(&lab, &ecn, &folder);
     assert_eq!(blocked(&lab), [], "nothing passes\n{}", folder.log());
 
-    // Everything works: the port marks, sources receive echoes and follow their rates, and a source whose packets cannot be
-    // marked is limited to its share.
     config.bridges[0] = before_chaos;
     folder.write(&config);
     agent.signal(Signal::SIGHUP);
     let streams = load(&lab);
-    let mut flows = Vec::new();
-    let controlled = eventually(s(30), || {
-        flows = rows(&ecn, "flow");
-        let limited = |flow: &&Value| {
-            flow["marked_packets"].as_u64() > Some(100)
-                && flow["rate_bytes_per_s"].as_u64() < Some(LINK * 9 / 10)
-                && flow["idle_ms"].as_u64() < Some(1000)
-        };
-        flows.iter().filter(limited).count() == SINK
-    });
-    assert!(controlled, "{flows:#?}\n{}", folder.log());
-    let held = |port: &Value| {
-        port["ifindex"] == lab.hosts[SINK].port_index
-            && port["dropped_unmarkable_packets"].as_u64() > Some(100)
-    };
-    // Its share is known a moment later.
-    let mut ports = Vec::new();
-    let is_held = eventually(s(5), || {
-        ports = rows(&ecn, "port");
-        ports.iter().any(held)
-    });
-    assert!(is_held, "{ports:#?}\n{}", folder.log());
-    let qdisc = |n: usize| {
-        let host = &lab.hosts[n];
-        let root = host.nl.root_qdisc(host.ifindex).expect("qdiscs");
-        root.map(|root| (root.kind, root.handle))
-    };
-    // An endpoint whose device returned is enforced like the others; without limits there is no shaping.
-    assert!((0..SINK).all(|n| qdisc(n).is_some_and(|(_, handle)| handle != 0)));
+    assert_is_controlled(&lab, &ecn, &folder);
     drop(streams);
 
     // A line or two per change, none per packet or tick.

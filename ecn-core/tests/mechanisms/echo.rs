@@ -498,38 +498,125 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// `start`: initial counts of both sides (they wrap).
+/// A receiver and a sender, and what the sender was told.
+struct Network {
+    receiver: Receiver,
+    sender: Sender,
+    sent: u32,
+    departed: u32,
+    now: u64,
+    /// Initial counts of both sides (they wrap).
+    start: u32,
+    /// Reported since.
+    packets: u32,
+    ce: u32,
+    lost: u32,
+    /// Sequence number of the latest echo, and refusals since.
+    latest: u32,
+    refusals: i32,
+    position: u32,
+}
+
+impl Network {
+    fn new(start: u32) -> Self {
+        let mut receiver = Receiver {
+            packets: start.into(),
+            ce: start.into(),
+            ..Receiver::new()
+        };
+        receiver.echoes = start;
+        let mut sender = Sender::new();
+        // Both sides agree on the initial counts.
+        let first = receiver.echo(17, 1, 2);
+        sender.on_echo(&first, start, start, QUIET).unwrap();
+        Self {
+            sent: start,
+            departed: start,
+            now: 1_000,
+            start,
+            packets: 0,
+            ce: 0,
+            lost: 0,
+            latest: receiver.echoes,
+            refusals: 0,
+            position: sender.position,
+            receiver,
+            sender,
+        }
+    }
+
+    /// Delivers an echo. Returns whether the test goes on: a receiver that restarts looks like too many old echoes, and
+    /// has a test of its own.
+    fn deliver(&mut self, e: &Echo) -> bool {
+        // What every echo reports was received, so it is never impossible; exactly those not later than the latest are
+        // refused.
+        let ahead = e.sequence.wrapping_sub(self.latest as u16) as i16;
+        let number = self.latest.wrapping_add_signed(ahead.into());
+        let later = number.wrapping_sub(self.latest) as i32 > 0;
+        if !later && self.refusals + 1 >= i32::from(REFUSALS) {
+            return false;
+        }
+        let got = self.sender.on_echo(e, self.sent, self.departed, QUIET);
+        if later {
+            let delta = got.unwrap();
+            assert_eq!(delta.lost_echoes, number.wrapping_sub(self.latest) - 1);
+            assert!(delta.ce <= delta.packets);
+            self.add(&delta);
+            self.lost += delta.lost_echoes;
+            (self.latest, self.refusals) = (number, 0);
+            assert_eq!(self.start.wrapping_add(self.packets), e.packets);
+            assert_eq!(self.start.wrapping_add(self.ce), e.ce);
+            let moved = delta.position.wrapping_sub(self.position) as i32;
+            assert!(moved >= 0, "never back");
+            let behind = self.sent.wrapping_sub(delta.position) as i32;
+            assert!(behind >= 0, "never ahead of what was sent");
+            assert!(delta.outstanding <= self.departed.wrapping_sub(self.start));
+            self.position = delta.position;
+        } else {
+            assert_eq!(got, Err(Refusal::Duplicate));
+            self.refusals += 1;
+            assert_eq!(self.sender.position, self.position);
+        }
+        let received = (self.receiver.packets as u32).wrapping_sub(self.start);
+        assert!(self.packets <= received, "no packet is reported twice");
+        assert!(self.ce <= (self.receiver.ce as u32).wrapping_sub(self.start));
+        true
+    }
+
+    fn add(&mut self, delta: &FeedbackDelta) {
+        self.packets = self.packets.wrapping_add(delta.packets);
+        self.ce = self.ce.wrapping_add(delta.ce);
+    }
+}
+
+/// `start`: initial counts of both sides.
 fn network(steps: &[Step], every_ns: u64, start: u32, faithful: bool) {
-    let mut r = Receiver {
-        packets: start.into(),
-        ce: start.into(),
-        ..Receiver::new()
-    };
-    r.echoes = start;
-    let mut s = Sender::new();
-    let (mut sent, mut departed, mut now) = (start, start, 1_000u64);
-    // Both sides agree on the initial counts.
-    s.on_echo(&r.echo(17, 1, 2), sent, departed, QUIET).unwrap();
+    let mut n = Network::new(start);
     let mut under_way: Vec<Echo> = Vec::new();
-    let (mut packets, mut ce, mut lost) = (0u32, 0u32, 0u32);
-    let (mut latest, mut refusals) = (r.echoes, 0);
-    let mut position = s.position;
     for step in steps {
         match *step {
-            Step::Send { n, arrive, ce } => {
-                sent = sent.wrapping_add(n);
-                let arrive = if faithful { n } else { n * arrive / 8 };
+            Step::Send {
+                n: packets,
+                arrive,
+                ce,
+            } => {
+                n.sent = n.sent.wrapping_add(packets);
+                let arrive = if faithful {
+                    packets
+                } else {
+                    packets * arrive / 8
+                };
                 if faithful || arrive > 0 {
-                    departed = sent;
+                    n.departed = n.sent;
                 }
                 for _ in 0..arrive {
-                    if r.count(&every(every_ns), 1, 100, ce, now) {
-                        under_way.push(r.echo(17, 1, 2));
+                    if n.receiver.count(&every(every_ns), 1, 100, ce, n.now) {
+                        under_way.push(n.receiver.echo(17, 1, 2));
                     }
                 }
             }
-            Step::Flush => departed = sent,
-            Step::Time { ns } => now += ns,
+            Step::Flush => n.departed = n.sent,
+            Step::Time { ns } => n.now += ns,
             Step::Lose { which } => {
                 if !under_way.is_empty() && !faithful {
                     under_way.remove(which % under_way.len());
@@ -545,62 +632,25 @@ fn network(steps: &[Step], every_ns: u64, start: u32, faithful: bool) {
                 } else {
                     under_way.remove(at)
                 };
-                // What every echo reports was received, so it is never impossible; exactly those not later than the
-                // latest are refused.
-                let number = latest
-                    .wrapping_add_signed(e.sequence.wrapping_sub(latest as u16) as i16 as i32);
-                let later = number.wrapping_sub(latest) as i32 > 0;
-                if !later && refusals + 1 >= i32::from(REFUSALS) {
-                    // A receiver that restarts looks the same, which another test covers.
+                if !n.deliver(&e) {
                     return;
                 }
-                let got = s.on_echo(&e, sent, departed, QUIET);
-                if later {
-                    let delta = got.unwrap();
-                    assert_eq!(delta.lost_echoes, number.wrapping_sub(latest) - 1);
-                    assert!(delta.ce <= delta.packets);
-                    packets = packets.wrapping_add(delta.packets);
-                    ce = ce.wrapping_add(delta.ce);
-                    lost += delta.lost_echoes;
-                    (latest, refusals) = (number, 0);
-                    assert_eq!(start.wrapping_add(packets), e.packets);
-                    assert_eq!(start.wrapping_add(ce), e.ce);
-                    assert!(
-                        delta.position.wrapping_sub(position) as i32 >= 0,
-                        "never back"
-                    );
-                    assert!(
-                        sent.wrapping_sub(delta.position) as i32 >= 0,
-                        "never ahead of what was sent"
-                    );
-                    assert!(delta.outstanding <= departed.wrapping_sub(start));
-                    position = delta.position;
-                } else {
-                    assert_eq!(got, Err(Refusal::Duplicate));
-                    refusals += 1;
-                    assert_eq!(s.position, position);
-                }
-                let received = (r.packets as u32).wrapping_sub(start);
-                assert!(packets <= received, "no packet is reported twice");
-                assert!(ce <= (r.ce as u32).wrapping_sub(start));
             }
         }
     }
     if faithful {
-        assert_eq!(lost, 0);
+        assert_eq!(n.lost, 0);
         for e in under_way {
-            let delta = s.on_echo(&e, sent, departed, QUIET).unwrap();
-            packets = packets.wrapping_add(delta.packets);
-            ce = ce.wrapping_add(delta.ce);
+            let delta = n.sender.on_echo(&e, n.sent, n.departed, QUIET).unwrap();
+            n.add(&delta);
         }
     }
     // One last echo reports everything, whatever was lost.
-    let delta = s.on_echo(&r.echo(17, 1, 2), sent, departed, QUIET).unwrap();
-    assert_eq!(
-        start.wrapping_add(packets).wrapping_add(delta.packets),
-        r.packets as u32
-    );
-    assert_eq!(start.wrapping_add(ce).wrapping_add(delta.ce), r.ce as u32);
+    let last = n.receiver.echo(17, 1, 2);
+    let delta = n.sender.on_echo(&last, n.sent, n.departed, QUIET).unwrap();
+    n.add(&delta);
+    assert_eq!(start.wrapping_add(n.packets), n.receiver.packets as u32);
+    assert_eq!(start.wrapping_add(n.ce), n.receiver.ce as u32);
 }
 
 proptest! {

@@ -346,6 +346,12 @@ fn source(address: &[u8; 16], v6: bool) -> u32 {
     }
 }
 
+/// An address of 10.0.0.0/8, as IPv6 has it.
+fn mapped(b: [u8; 14]) -> [u8; 16] {
+    let address = std::net::Ipv4Addr::new(10, b[0], b[1], b[2]);
+    address.to_ipv6_mapped().octets()
+}
+
 fn built() -> impl Strategy<Value = Built> {
     let link = (
         proptest::collection::vec((any::<bool>(), any::<u16>()), 0..=3),
@@ -377,17 +383,31 @@ fn built() -> impl Strategy<Value = Built> {
                 ..Ip::default()
             };
             let mut body = Vec::new();
-            let (src, dst) = if v6 {
-                bytes.extend(ETHERTYPE_IPV6.to_be_bytes());
+            // Of extensions, IPv4 has AH only.
+            let ah = chain.first().filter(|e| e.0 == protocol::AUTHENTICATION);
+            let chain = match v6 {
+                true => &chain[..],
+                false => ah.map_or(&[][..], std::slice::from_ref),
+            };
+            let first = chain.first().map_or(upper, |e| e.0);
+            ip.protocol = first;
+            if v6 {
                 ip.version = 6;
                 ip.header_len = 40;
-                ip.protocol = chain.first().map_or(upper, |e| e.0);
                 ip.start = [0x60 | tos >> 4, tos.rotate_right(4)];
-                let first = ip.protocol;
-                append(&chain, upper, &mut body, &mut ip);
-                body.extend(&header);
-                body.resize(body.len() + payload, 0x42);
-                ip.total_len = 40 + body.len() as u32;
+            } else {
+                ip.version = 4;
+                ip.header_len = 20 + 4 * options as u32;
+                ip.fragment = word & 0x3fff != 0;
+                ip.start = [0x40 | (5 + options as u8), tos];
+            }
+            let header_only = ip.header_len;
+            append(chain, upper, &mut body, &mut ip);
+            body.extend(&header);
+            body.resize(body.len() + payload, 0x42);
+            ip.total_len = header_only + body.len() as u32;
+            let (src, dst) = if v6 {
+                bytes.extend(ETHERTYPE_IPV6.to_be_bytes());
                 bytes.extend(ip.start);
                 bytes.extend([0, 0]);
                 bytes.extend((body.len() as u16).to_be_bytes());
@@ -395,28 +415,12 @@ fn built() -> impl Strategy<Value = Built> {
                 (global(src), global(dst))
             } else {
                 bytes.extend(ETHERTYPE_IPV4.to_be_bytes());
-                ip.version = 4;
-                ip.header_len = 20 + 4 * options as u32;
-                ip.fragment = word & 0x3fff != 0;
-                ip.start = [0x40 | (5 + options as u8), tos];
-                // AH only, as IPv4 has it.
-                let ah = chain.first().filter(|e| e.0 == protocol::AUTHENTICATION);
-                let chain = ah.map_or(&[][..], std::slice::from_ref);
-                ip.protocol = chain.first().map_or(upper, |e| e.0);
-                let first = ip.protocol;
-                let header_only = ip.header_len;
-                append(chain, upper, &mut body, &mut ip);
-                body.extend(&header);
-                body.resize(body.len() + payload, 0x42);
-                ip.total_len = header_only + body.len() as u32;
                 bytes.extend(ip.start);
                 bytes.extend((ip.total_len as u16).to_be_bytes());
                 bytes.extend([0, 0]);
                 bytes.extend(word.to_be_bytes());
                 bytes.extend([64, first, 0, 0]);
-                let address = |b: [u8; 14]| [10, b[0], b[1], b[2]];
-                let mapped = |a: [u8; 4]| std::net::Ipv4Addr::from(a).to_ipv6_mapped().octets();
-                (mapped(address(src)), mapped(address(dst)))
+                (mapped(src), mapped(dst))
             };
             ip.source = source(&src, v6);
             if v6 {
