@@ -791,7 +791,8 @@ fn endpoints_with_other_root_qdiscs() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     let (lab, folder) = (Lab::new(3), Folder::new());
-    let path = folder.write(&killed::config(&lab));
+    let mut config = killed::config(&lab);
+    let path = folder.write(&config);
     let path = path.to_str().expect("a path");
     let check = || process::run(&ecn, &["run", "--check", "--config", path]);
     assert!(check().status.success(), "{:?}", check());
@@ -820,6 +821,11 @@ fn endpoints_with_other_root_qdiscs() {
         stderr.contains("has a pfifo root qdisc of its own"),
         "{stderr}"
     );
+    // Also of hosts that the bridge's ports lead to.
+    config.endpoints.clear();
+    config.bridges[0].peers = true;
+    folder.write(&config);
+    assert_eq!(check().status.code(), Some(2));
     for host in others {
         host.nl.delete_root_qdisc(host.ifindex).expect("delete");
     }

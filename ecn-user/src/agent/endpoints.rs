@@ -26,7 +26,7 @@ use super::{
 use crate::{
     config::{self, Config, Enforcement, Hook},
     datapath::{self, Attached, Maps, Place},
-    net::{Link, NetNs, ethtool::Ethtool, htb::EndpointHtb},
+    net::{self, Link, NetNs, ethtool::Ethtool, htb::EndpointHtb},
 };
 
 /// Bytes of a frame that are not part of the MTU.
@@ -724,7 +724,10 @@ fn not_changed(error: std::io::Error) -> Error {
 ///
 /// Those of a start: a root qdisc of another kind, no known rate, or settings that do not apply to the device.
 pub fn check_endpoint(config: &Config, endpoint: &config::Endpoint) -> Result<()> {
-    let space = Space::open(&endpoint.netns)?;
+    let space = match Space::open(&endpoint.netns) {
+        Err(net::Error::NoNamespace { .. }) => return Ok(()),
+        opened => opened?,
+    };
     let links = space.nl.links()?;
     let Some(link) = links.iter().find(|link| link.name == endpoint.device) else {
         return Ok(());

@@ -112,7 +112,7 @@ fn check(config: &Config, args: &RunArgs) -> anyhow::Result<()> {
     } else {
         let survey = agent::survey(config)?;
         check_room(&survey)?;
-        for endpoint in &survey.endpoints {
+        for endpoint in survey.endpoints.iter().chain(&survey.peers) {
             agent::check_endpoint(config, endpoint)?;
         }
         Some(Meaning::from(survey))
