@@ -405,7 +405,7 @@ fn forgers_slow_no_flow(kind: Kind) {
     assert_eq!(victim.lowered_by(kind), 2, "{:?}", victim.flow());
 }
 
-/// Returns how many were impossible.
+/// Forged messages are refused. Returns how many quoted packets that were never sent, or had impossible feedback.
 fn forged_messages_are_refused(victim: &Victim<'_>, forger: &Forger<'_>, kind: Kind) -> u64 {
     // Of an existing flow, about packets that it has not sent.
     let m = about(&victim.frame(), 0, kind);

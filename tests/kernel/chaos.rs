@@ -206,7 +206,7 @@ fn assert_is_controlled(lab: &Lab, ecn: &Path, folder: &Folder) {
         let root = host.nl.root_qdisc(host.ifindex).expect("qdiscs");
         root.map(|root| (root.kind, root.handle))
     };
-    // An endpoint whose device returned is enforced like the others; without limits there is no shaping.
+    // The agent has installed its qdisc at every limited source, also where the device was re-created.
     assert!((0..SINK).all(|n| qdisc(n).is_some_and(|(_, handle)| handle != 0)));
 }
 

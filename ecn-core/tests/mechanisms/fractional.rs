@@ -293,7 +293,7 @@ fn flows_of_few_packets_per_second_react_to_overload() {
     // Only the first time may have been a pause.
     let t = interval(&state, PACKET_NS) / (1e-9 * EVERY_NS as f64);
     assert!((0.7..1.1).contains(&t), "{t}");
-    // A longer pause counts as much as the one before it, which is less than what is left out.
+    // Of a longer pause no more is counted than of the one before it, and the longest interval is excluded.
     let mut state = at(PACKET_NS, PACKET_NS);
     let next = marked_every(&mut state, &policy, START_NS, PACKET_NS, 2);
     let next = marked_every(&mut state, &policy, next + EVERY_NS / 2, PACKET_NS, 1);

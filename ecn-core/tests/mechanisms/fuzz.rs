@@ -385,9 +385,10 @@ fn built() -> impl Strategy<Value = Built> {
             let mut body = Vec::new();
             // Of extensions, IPv4 has AH only.
             let ah = chain.first().filter(|e| e.0 == protocol::AUTHENTICATION);
-            let chain = match v6 {
-                true => &chain[..],
-                false => ah.map_or(&[][..], std::slice::from_ref),
+            let chain = if v6 {
+                &chain[..]
+            } else {
+                ah.map_or(&[][..], std::slice::from_ref)
             };
             let first = chain.first().map_or(upper, |e| e.0);
             ip.protocol = first;

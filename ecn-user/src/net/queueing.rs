@@ -169,18 +169,13 @@ impl Netlink {
         frame_bytes: u32,
     ) -> Result<Option<(Qdisc, Option<u32>)>> {
         let all = self.qdiscs()?;
-        let root = all
-            .iter()
-            .find(|q| q.ifindex == ifindex && q.parent == ROOT);
+        let root = root_of(&all, ifindex);
         Ok(root.map(|root| (root.clone(), capacity(&all, root, frame_bytes))))
     }
 
     /// The root qdisc of a device.
     pub fn root_qdisc(&self, ifindex: u32) -> Result<Option<Qdisc>> {
-        let all = self.qdiscs()?;
-        Ok(all
-            .into_iter()
-            .find(|qdisc| qdisc.ifindex == ifindex && qdisc.parent == ROOT))
+        Ok(root_of(&self.qdiscs()?, ifindex).cloned())
     }
 
     /// Replaces a device's root qdisc by an HTB. Packets that select no class go to the class
@@ -352,6 +347,13 @@ fn parse_counters(stats: &[u8]) -> Option<Counters> {
     Some(counters)
 }
 
+/// The root qdisc of a device.
+fn root_of(all: &[Qdisc], ifindex: u32) -> Option<&Qdisc> {
+    all.iter()
+        .find(|qdisc| qdisc.ifindex == ifindex && qdisc.parent == ROOT)
+}
+
+/// How many packets the queue of a root qdisc holds, if it has one queue whose limit is known.
 fn capacity(all: &[Qdisc], root: &Qdisc, frame_bytes: u32) -> Option<u32> {
     let queue = match root.kind.as_str() {
         // A queue that replaces its own is listed, its own is not.
