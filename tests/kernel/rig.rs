@@ -212,6 +212,15 @@ fn uncontrolled_and_controlled() {
         assert_eq!(stderr.trim_end().lines().count(), 1, "{words:?}: {stderr}");
         assert!(output.stdout.is_empty());
     }
+    // Nor does `ecn clean` of a container, with its own `/run`, end the rig's traffic.
+    let script = format!(
+        "mount -t tmpfs none /run && mount -t bpf none /sys/fs/bpf && {} clean",
+        ecn.display()
+    );
+    let elsewhere = Command::new("unshare")
+        .args(["--mount", "sh", "-c", &script])
+        .output();
+    assert_eq!(stdout(&elsewhere.expect("unshare")), "nothing to remove\n");
 
     let mut report = folder.report(&mut rig);
     keys(&report, &["kernel", "parameters", "phases"]);

@@ -55,6 +55,19 @@ impl Row {
         }
     }
 
+    /// Marks from the ports change rates in smaller steps, so the victim takes some seconds to converge.
+    const fn backward(
+        marking: &'static str,
+        options: &'static [(&'static str, &'static str)],
+    ) -> Self {
+        Self {
+            warm_up_s: 8,
+            seconds: 8,
+            bound: NEAR_BACKWARD,
+            ..Self::echo(marking, options)
+        }
+    }
+
     fn name(&self) -> String {
         let values = self.options.iter().map(|(_, value)| *value);
         let words: Vec<_> = std::iter::once(self.marking).chain(values).collect();
@@ -112,6 +125,15 @@ fn near(rig: &Shares, twin: &Shares, near: f64) -> bool {
     rig.iter().zip(twin).all(|(a, b)| (a - b).abs() < near)
 }
 
+/// Median of each share.
+fn medians(runs: &[(Shares, u64)]) -> Shares {
+    std::array::from_fn(|share| {
+        let mut values: Vec<_> = runs.iter().map(|run| run.0[share]).collect();
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
+    })
+}
+
 #[test]
 fn shares_match_the_rig() {
     kernel_test!();
@@ -134,33 +156,21 @@ fn shares_match_the_rig() {
         Row::echo("input-output", &[PACKETS]),
         Row::echo("input-output", &[OFF]),
         Row::echo("input-output", &[FRACTIONAL]),
-        Row {
-            bound: NEAR_BACKWARD,
-            ..Row::echo("input-output", &[FRACTIONAL, ("feedback", "backward")])
-        },
-        // BCN takes seconds to converge from the links' rate. QCN is left out: its time from a message to the rate does
-        // not show whether a run was disturbed.
-        Row {
-            warm_up_s: 8,
-            seconds: 8,
-            bound: NEAR_BACKWARD,
-            ..Row::echo("bcn", &[])
-        },
+        Row::backward("input-output", &[FRACTIONAL, ("feedback", "backward")]),
+        // QCN is left out: its time from a message to the rate does not show whether a run was disturbed.
+        Row::backward("bcn", &[]),
     ];
     for row in rows {
         let twin = row.simulated(&ecn);
-        // Of several runs the least disturbed one, whatever its shares are.
-        let (mut rig, mut slowest, mut runs) = ([0.0; SHARES.len()], u64::MAX, 0);
-        let disturbed = disturbed_us(row.marking == "naive");
-        while slowest > disturbed && runs < RUNS {
-            let run = row.rig(&ecn);
-            if run.1 < slowest {
-                (rig, slowest) = run;
-            }
-            runs += 1;
+        // One run, or the medians of several: late timers of the machine take some hundredths of a share from single runs.
+        let mut runs = vec![row.rig(&ecn)];
+        if !near(&runs[0].0, &twin, row.bound) {
+            runs.extend((1..RUNS).map(|_| row.rig(&ecn)));
         }
-        let name = row.name();
-        let _ = write!(table, "{name:<34}{runs:>5}{slowest:>8}");
+        let rig = medians(&runs);
+        let slowest = runs.iter().map(|run| run.1).min().unwrap_or(u64::MAX);
+        let (name, count) = (row.name(), runs.len());
+        let _ = write!(table, "{name:<34}{count:>5}{slowest:>8}");
         for (rig, twin) in rig.iter().zip(&twin) {
             let _ = write!(table, "{:>16}", format!("{rig:.3}, {twin:.3}"));
         }
@@ -168,7 +178,7 @@ fn shares_match_the_rig() {
         if near(&rig, &twin, row.bound) {
             continue;
         }
-        if slowest > disturbed {
+        if slowest > disturbed_us(row.marking == "naive") {
             skipped(
                 "twin::shares_match_the_rig",
                 Skip::Disturbed,

@@ -204,29 +204,57 @@ fn processes(rig: &[String]) -> Vec<Leftover> {
         else {
             continue;
         };
-        let Ok(command) = fs::read(entry.path().join("cmdline")) else {
-            continue;
-        };
-        let words: Vec<_> = command
-            .split(|byte| *byte == 0)
-            .map(|word| String::from_utf8_lossy(word).into_owned())
-            .filter(|word| !word.is_empty())
-            .collect();
-        let program = words
-            .first()
-            .and_then(|word| word.rsplit('/').next())
-            .unwrap_or_default();
+        let words = command_line(pid);
         let in_rig = || {
             let netns = inode(entry.path().join("ns/net"));
             netns.is_some_and(|netns| namespaces.contains(&netns))
         };
-        let is_traffic = program == "ecn" && words.get(1).is_some_and(|word| word == "traffic");
-        if pid != own && (is_traffic || program == "iperf3" && in_rig()) {
+        let sends = is_traffic(&words) || program(&words) == "iperf3" && in_rig();
+        if pid != own && sends && !is_of_running_rig(pid) {
             let command = words.iter().take(2).cloned().collect::<Vec<_>>().join(" ");
             found.push(Leftover::Process { pid, command });
         }
     }
     found
+}
+
+/// A process's program and arguments; empty if it has ended.
+fn command_line(pid: i32) -> Vec<String> {
+    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    bytes
+        .split(|byte| *byte == 0)
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .filter(|word| !word.is_empty())
+        .collect()
+}
+
+/// The file name of a command line's program.
+fn program(words: &[String]) -> &str {
+    let program = words.first().and_then(|word| word.rsplit('/').next());
+    program.unwrap_or_default()
+}
+
+fn is_traffic(words: &[String]) -> bool {
+    program(words) == "ecn" && words.get(1).is_some_and(|word| word == "traffic")
+}
+
+fn is_rig(words: &[String]) -> bool {
+    program(words) == "ecn" && words.iter().any(|word| word == "rig")
+}
+
+/// Whether a rig that still runs, in a container with its own `/run` for example, has started the process.
+fn is_of_running_rig(pid: i32) -> bool {
+    let parents = std::iter::successors(parent(pid), |pid| parent(*pid));
+    parents
+        .take_while(|pid| *pid > 1)
+        .any(|pid| is_rig(&command_line(pid)))
+}
+
+fn parent(pid: i32) -> Option<i32> {
+    // The fields after the name, see proc_pid_stat(5): state, parent.
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_whitespace().nth(1)?.parse().ok()
 }
 
 fn remove(leftover: &Leftover) -> anyhow::Result<()> {
