@@ -8,7 +8,7 @@ pub use crate::{flow::in_force, pacing::HTB_MAJOR};
 
 /// ABI version. An agent takes over the maps of another one with the same version, and the programs of both use them
 /// for a moment: it must therefore also change when the meaning of values does.
-pub const ABI: u32 = 14;
+pub const ABI: u32 = 15;
 
 /// Port slots of a bridge: 255 ports and the host itself (slot 0).
 pub const PORTS: usize = 256;
@@ -399,6 +399,10 @@ pub struct Endpoint {
     pub echo: echo::Policy,
     /// Reaction to notifications.
     pub reaction: reaction::Policy,
+    /// Which flows share a rate limiter; only without [`ECHO`] and [`PACE`], which need each flow's own state.
+    pub limit_by: flow::KeyMask,
+    #[doc(hidden)]
+    pub _pad: u32,
 }
 
 /// Message state of a port with its lock.

@@ -27,6 +27,52 @@ pub struct Key {
     pub _pad: u8,
 }
 
+/// Protocol number of keys that [`KeyMask`] has merged; it is reserved (IANA).
+pub const ANY_PROTOCOL: u8 = 255;
+
+/// How the keys of an endpoint's flows are merged, so that all flows with the same merged key share a rate limiter:
+/// BCN's limiters per source and destination, per destination, and per link (Barrass 2006). All zero: keys stay as they
+/// are.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeyMask {
+    /// Mask of each byte of the source address.
+    pub src: u8,
+    /// Mask of each byte of the destination address.
+    pub dst: u8,
+    /// Mask of each byte of the ports.
+    pub ports: u8,
+    /// Protocol of merged keys, [`ANY_PROTOCOL`]; 0: keys stay as they are.
+    pub protocol: u8,
+}
+
+impl KeyMask {
+    /// Keeps these addresses, no ports and no protocol.
+    #[must_use]
+    pub const fn addresses(src: bool, dst: bool) -> Self {
+        Self {
+            src: if src { u8::MAX } else { 0 },
+            dst: if dst { u8::MAX } else { 0 },
+            ports: 0,
+            protocol: ANY_PROTOCOL,
+        }
+    }
+
+    /// Whether flows share limiters.
+    #[inline(always)]
+    #[must_use]
+    pub const fn merges(&self) -> bool {
+        self.protocol != 0
+    }
+
+    /// All ones if each flow has its own limiter, else 0: without a branch, which would double the verifier's paths.
+    #[inline(always)]
+    #[must_use]
+    pub const fn unmerged(&self) -> u32 {
+        ((self.protocol as i32 - 1) >> 31) as u32
+    }
+}
+
 /// [`Flow::flags`]: TCP negotiated ECN and is left to its own congestion control.
 pub const NEGOTIATED: u32 = 1;
 /// [`Flow::flags`]: TCP did not negotiate ECN; ACKs carry the CE count, see [`ace`].
@@ -77,6 +123,21 @@ impl Key {
             protocol: 0,
             _pad: 0,
         }
+    }
+
+    /// Replaces the key by that of its limiter. Without a branch: the verifier would keep its paths apart.
+    #[inline(always)]
+    pub fn merge(&mut self, mask: &KeyMask) {
+        let mut i = 0;
+        while i < 16 {
+            self.src[i] &= mask.src;
+            self.dst[i] &= mask.dst;
+            i += 1;
+        }
+        let ports = u16::from_ne_bytes([mask.ports; 2]);
+        self.src_port &= ports;
+        self.dst_port &= ports;
+        self.protocol = mask.protocol;
     }
 
     /// Hash of the whole key.

@@ -26,7 +26,7 @@ use ecn_core::{
 };
 
 use crate::{
-    classify::classify,
+    classify::{classify, merge},
     clock::now,
     maps::{
         ECN_BACKWARD, ECN_BRIDGE, ECN_ENDPOINT, ECN_FLOW, ECN_MARKED, ECN_POINT, ECN_QUOTED,
@@ -282,15 +282,28 @@ fn quote(p: &Packet, ip: &Ip, is_tcp: bool) -> (u32, u8) {
     (backward::fingerprint(header, body), 0)
 }
 
-/// Records a packet of a non-TCP flow at its source, so that messages may quote it.
-#[inline(always)]
-pub fn remember(p: &Packet, ip: &Ip, key: &Key, now_ns: u64) {
+/// Records a packet at its source, so that messages may quote it: of a non-TCP flow, or of one that shares its limiter.
+/// Not inlined, as [`crate::classify::learn_host`].
+#[inline(never)]
+pub fn remember(
+    context: *mut __sk_buff,
+    ip: &Ip,
+    key: &Key,
+    endpoint: &Endpoint,
+    now_ns: u64,
+) -> u32 {
+    let p = Packet::new(TcContext::new(context));
+    let is_tcp = ip.protocol == packet::protocol::TCP && !ip.fragment;
+    if is_tcp && !ip.authenticated && !endpoint.limit_by.merges() {
+        return 0;
+    }
     let flow = key.hash();
-    let (quote, _) = quote(p, ip, false);
+    let (quote, _) = quote(&p, ip, is_tcp);
     write(Quoted::new(quote, flow), now_ns);
     if field!(&p.ctx, gso_size) != 0 {
         write(Quoted::new(SUPER, flow), now_ns);
     }
+    0
 }
 
 #[inline(always)]
@@ -301,7 +314,7 @@ fn write(quoted: Quoted, now_ns: u64) {
     }
 }
 
-/// Whether this non-TCP flow recently sent a packet with this quote.
+/// Whether this flow recently sent a packet with this quote.
 #[inline(always)]
 fn was_sent(quote: u32, key: &Key, now_ns: u64) -> bool {
     let quoted = Quoted::new(quote, key.hash());
@@ -370,11 +383,12 @@ fn come_back(p: &Packet) -> Option<Count> {
         Ok(m) => m,
         Err(what) => return Some(what),
     };
-    let by_number = if m.is_by_number() {
+    let by_number = if is_checked_by_number(&m, endpoint) {
         backward::BY_NUMBER
     } else {
         0
     };
+    merge(&mut key, &endpoint.limit_by);
     // SAFETY: a per-CPU entry; nothing else runs on this CPU before the next program has read it.
     unsafe {
         (*work).key = key;
@@ -443,8 +457,17 @@ fn take(p: &Packet, ip: &Ip, key: &mut Key, endpoint: &Endpoint) -> Result<Messa
     reverse(key);
     (key.src_port, key.dst_port) = (m.src_port, m.dst_port);
     key.protocol = m.protocol;
-    if !m.is_by_number() && !was_sent(m.quote, key, now()) && !was_sent(SUPER, key, now()) {
+    if !is_checked_by_number(&m, endpoint)
+        && !was_sent(m.quote, key, now())
+        && !was_sent(SUPER, key, now())
+    {
         return Err(Count::MessageImpossible);
     }
     Ok(m)
+}
+
+/// Whether the quoted packet is found by its sequence number. Flows that share a limiter have no sequence numbers.
+#[inline(always)]
+fn is_checked_by_number(m: &Message, endpoint: &Endpoint) -> bool {
+    m.is_by_number() && !endpoint.limit_by.merges()
 }

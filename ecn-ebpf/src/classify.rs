@@ -3,7 +3,7 @@
 use aya_ebpf::{bindings::__sk_buff, programs::TcContext};
 use ecn_core::{
     abi,
-    flow::Key,
+    flow::{Key, KeyMask},
     packet::{self, Ip},
 };
 
@@ -75,6 +75,15 @@ pub fn learn_host(context: *mut __sk_buff, shaper: u32) -> u32 {
         if ECN_HOST.get_ptr(&key).is_none() {
             let _ = ECN_HOST.insert(&key, &1, 0);
         }
+    }
+    0
+}
+
+/// Replaces a flow's key by that of its limiter, if flows share limiters. Not inlined, as [`learn_host`].
+#[inline(never)]
+pub fn merge(key: &mut Key, mask: &KeyMask) -> u32 {
+    if mask.merges() {
+        key.merge(mask);
     }
     0
 }

@@ -13,7 +13,7 @@ use ecn_core::{
 
 use crate::{
     backward as messages,
-    classify::{Classified, ECHO_MARK, classify, endpoint_number, learn_host},
+    classify::{Classified, ECHO_MARK, classify, endpoint_number, learn_host, merge},
     clock::{coarse_now, now},
     echo::write_echo,
     maps::{ECN_DEPARTED, ECN_ENDPOINT, ECN_FLOW, ECN_IN_FORCE, ECN_LIMIT, control, count},
@@ -132,7 +132,9 @@ fn encode_feedback(
     if endpoint.flags & abi::ECHO != 0 {
         known = tcp::encode(p, &c.ip, t, c.data, f, key);
     }
-    let (len, segment) = tcp::lengths(p, &c.ip, t);
+    let (mut len, segment) = tcp::lengths(p, &c.ip, t);
+    // Flows that share a limiter have no sequence numbers in common.
+    len &= endpoint.limit_by.unmerged();
     TcpData {
         known,
         sequence: t.sequence,
@@ -161,6 +163,10 @@ fn send_data(
         } else {
             coarse_now()
         };
+        if endpoint.flags & abi::BACKWARD != 0 {
+            messages::remember(raw(&p.ctx), &c.ip, key, endpoint, now);
+        }
+        merge(key, &endpoint.limit_by);
         (now, flow_entry(key))
     } else {
         (0, None)
@@ -181,10 +187,6 @@ fn send_data(
         count(Count::Unpaced, n as u64);
         return None;
     }
-    let backward = endpoint.flags & abi::BACKWARD != 0;
-    if backward && c.tcp().is_none() {
-        messages::remember(p, &c.ip, key, now);
-    }
     let bytes = field!(&p.ctx, wire_len) as u64;
     let expired = now > valid_until_ns;
     let sent = read_once!(f, flow.sent_packets);
@@ -200,20 +202,11 @@ fn send_data(
         short = is_below(own.into(), 1) | is_below(0, shared.into()) != 0;
     }
     let rate = Rate::of(f, endpoint.link_bytes_per_s);
-    let mut pinned = 0;
-    let mut pacer = None;
-    if endpoint.flags & abi::EDT != 0 && !expired {
-        if rate.class != 0 {
-            pinned = read_word(ECN_LIMIT.get(rate.class));
-        }
-        // Also at full rate while the agent still considers the flow limited: without a departure time, this packet
-        // would overtake those that wait for theirs.
-        if rate.limited || rate.in_force || pinned != 0 {
-            pacer = Some(f);
-        } else if short && read_word(ECN_IN_FORCE.get(abi::short_class(number))) != 0 {
-            pacer = ECN_FLOW.get_ptr_mut(&Key::short(number as u16));
-        }
-    }
+    let (pacer, pinned) = if endpoint.flags & abi::EDT != 0 && !expired {
+        pacer(f, &rate, short, number)
+    } else {
+        (None, 0)
+    };
     let flags = update_sent(f, &tcp, sent, n, now);
     if let Some(pacer) = pacer
         && flags & flow::NEGOTIATED == 0
@@ -233,7 +226,7 @@ fn send_data(
     if flags & flow::NEGOTIATED != 0 {
         return None;
     }
-    if backward && (rate.limited || short) {
+    if endpoint.flags & abi::BACKWARD != 0 && (rate.limited || short) {
         self_clock(&p.ctx, f, key, endpoint, flags, now);
     }
     if endpoint.flags & abi::ECHO != 0
@@ -247,11 +240,38 @@ fn send_data(
     if let Some(t) = c.tcp()
         && t.fin
     {
-        write_once!(f, flow.ended, 1);
+        write_once!(f, flow.ended, endpoint.limit_by.unmerged() & 1);
     }
     let by_class = !by_socket && endpoint.flags & abi::EDT == 0;
     set_class(p, number, &rate, short, by_class, expired, n);
     None
+}
+
+/// The flow or aggregate that sets a packet's departure time, if any, and the rate to which a user has pinned the flow;
+/// 0: not pinned.
+#[inline(always)]
+fn pacer(
+    f: *mut LockedFlow,
+    rate: &Rate,
+    short: bool,
+    number: u32,
+) -> (Option<*mut LockedFlow>, u64) {
+    let pinned = if rate.class != 0 {
+        read_word(ECN_LIMIT.get(rate.class))
+    } else {
+        0
+    };
+    // Also at full rate while the agent still considers the flow limited: without a departure time, this packet would
+    // overtake those that wait for theirs.
+    if rate.limited || rate.in_force || pinned != 0 {
+        return (Some(f), pinned);
+    }
+    let pacer = if short && read_word(ECN_IN_FORCE.get(abi::short_class(number))) != 0 {
+        ECN_FLOW.get_ptr_mut(&Key::short(number as u16))
+    } else {
+        None
+    };
+    (pacer, 0)
 }
 
 /// Runs a flow's periodic work if it is due: that of its rate limiter, if notifications have set one; otherwise, if

@@ -6,7 +6,7 @@ use ecn_core::{
     abi::Count,
     backward,
     echo::PROTOCOL,
-    flow::Flow,
+    flow::{ANY_PROTOCOL, Flow, Key},
     packet::{self, protocol},
     reaction,
 };
@@ -24,10 +24,14 @@ use ecn_tests::{
 use ecn_user::{
     agent::Options,
     cli::table::{FlowRow, PortRow},
-    config::Marking,
+    config::{Config, LimitBy, Marking},
 };
 
-use super::{attacks::FORGED, backward::Forger};
+use super::{
+    attacks::FORGED,
+    backward::Forger,
+    tcp::{connect, send},
+};
 
 /// Rate of the source's link: lower than what it can send, also when emulated.
 fn link() -> u64 {
@@ -36,17 +40,20 @@ fn link() -> u64 {
 
 /// The port to host 1, at a fifth of host 0's link, sends notifications.
 fn notifying(lab: &Lab, marking: Marking) -> Running {
+    Running::start(notifications(lab, marking), Options::default())
+}
+
+fn notifications(lab: &Lab, marking: Marking) -> Config {
     lab.limit(1, link() / 5, 5000);
     lab.link(0, link());
     let mut config = running::config(lab, marking);
     // Often enough for few packets.
     config.bcn.0.pm = "1/10".parse().expect("a fraction");
-    let config = running::with_endpoints(config, lab, &[0], link());
-    Running::start(config, Options::default())
+    running::with_endpoints(config, lab, &[0], link())
 }
 
 fn flow_of(running: &Running) -> Flow {
-    let is = |key: &ecn_core::flow::Key| key.endpoint == 1 && key.protocol == protocol::UDP;
+    let is = |key: &Key| key.endpoint == 1 && key.protocol == protocol::UDP;
     running.flow(is).1
 }
 
@@ -159,6 +166,66 @@ fn qcn_over_ipv4() {
 fn qcn_over_ipv6() {
     kernel_test!();
     udp_reacts(&ecn_or_skip!(), Marking::Qcn, true);
+}
+
+/// All flows with the same limiter are one flow: its rate falls with any of their packets.
+#[test]
+fn flows_share_a_limiter() {
+    kernel_test!();
+    let ecn = ecn_or_skip!();
+    const N: usize = 500;
+    const BYTES: usize = 1 << 20;
+    for (limit_by, named) in [
+        (LimitBy::Addresses, "10.77.0.1>10.77.0.2/any"),
+        (LimitBy::Destination, "*>10.77.0.2/any"),
+        (LimitBy::Device, "*>*/any"),
+    ] {
+        let lab = Lab::new(2);
+        let mut config = notifications(&lab, Marking::Bcn);
+        config.endpoints[0].limit_by = limit_by;
+        let running = Running::start(config, Options::default());
+        let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+        let receiving = udp(to, false, 7002);
+        let sending = [7001, 7003].map(|port| udp(from, false, port));
+        let target = SocketAddr::new(to.address(false), 7002);
+        for n in 0..N {
+            for socket in &sending {
+                socket.send_to(&[n as u8; 600], target).expect("send");
+            }
+        }
+        // Held: a closed connection must not end the limiter.
+        let (one, other) = connect(from, to, false, None);
+        drop(send(one, other, BYTES));
+        let mut buffer = [0; 1000];
+        for _ in 0..2 * N {
+            assert_eq!(receiving.recv(&mut buffer).expect("receive"), 600);
+        }
+        let of_source = |key: &Key| key.endpoint == 1 && *key != Key::short(1);
+        let (key, flow) = running.flow(of_source);
+        assert_eq!(key.protocol, ANY_PROTOCOL);
+        assert!(flow.decreases > 0 && flow.is_limited(link()), "{flow:?}");
+        assert!(
+            flow.sent_packets > 2 * N as u64 && flow.ended == 0,
+            "{flow:?}"
+        );
+        let counts = || running.counts();
+        let all = |what| running.count(what);
+        // Two packets may share an entry of the source's table: the older one is then unknown.
+        let received = || all(Count::MessageAccepted) + all(Count::MessageImpossible);
+        let sent = || all(Count::MessageSent);
+        assert!(
+            sent() > 0 && eventually(s(5), || received() == sent()),
+            "{}",
+            counts()
+        );
+        assert!(all(Count::MessageImpossible) * 20 <= sent(), "{}", counts());
+        let shown = process::stdout(&process::run(&ecn, &["flow", "show"]));
+        assert!(shown.contains(named), "{shown}");
+        process::stdout(&process::run(
+            &ecn,
+            &["flow", "set", named, "--rate", "1mbit"],
+        ));
+    }
 }
 
 /// A port's notifications, copied by a host at another port: each is accepted at most once, and a flow that is already slow

@@ -135,6 +135,7 @@ fn no_hidden_padding() {
             + size_of::<echo::Policy>()
             + size_of::<bcn::Policy>()
             + size_of::<qcn::Policy>()
+            + 2 * 4
     );
     assert_eq!(
         size_of::<abi::LockedFlow>(),

@@ -7,7 +7,9 @@ use std::mem::{offset_of, size_of};
 use ecn_core::abi::{Siblings, in_force};
 use ecn_core::echo::{self, Echo, FeedbackDelta};
 use ecn_core::fixed::ONE;
-use ecn_core::flow::{Flow, Key, SHORT_NS, SIBLING_NS, TIMEOUT_NS, batch_delay};
+use ecn_core::flow::{
+    ANY_PROTOCOL, Flow, Key, KeyMask, SHORT_NS, SIBLING_NS, TIMEOUT_NS, batch_delay,
+};
 use ecn_core::response::{Function, Policy, Ratio, Reaction, Round};
 use proptest::prelude::*;
 
@@ -49,6 +51,38 @@ fn key_layout() {
     assert_eq!(offset_of!(Key, endpoint), 36);
     assert_eq!(offset_of!(Key, protocol), 38);
     assert_eq!(offset_of!(Key, _pad), 39);
+}
+
+#[test]
+fn flows_that_share_a_limiter_have_one_key() {
+    let key = Key {
+        src: [1; 16],
+        dst: [2; 16],
+        src_port: 3,
+        dst_port: 4,
+        endpoint: 5,
+        protocol: 6,
+        ..Key::default()
+    };
+    let merged = |mask: KeyMask| {
+        let mut merged = key;
+        merged.merge(&mask);
+        assert!(mask.merges() && mask.unmerged() == 0);
+        merged
+    };
+    let any = Key {
+        protocol: ANY_PROTOCOL,
+        ..Key::short(5)
+    };
+    let (src, dst) = (key.src, key.dst);
+    assert_eq!(
+        merged(KeyMask::addresses(true, true)),
+        Key { src, dst, ..any }
+    );
+    assert_eq!(merged(KeyMask::addresses(false, true)), Key { dst, ..any });
+    assert_eq!(merged(KeyMask::addresses(false, false)), any);
+    let each = KeyMask::default();
+    assert!(!each.merges() && each.unmerged() == u32::MAX);
 }
 
 #[test]

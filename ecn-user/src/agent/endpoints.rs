@@ -100,6 +100,7 @@ impl Endpoint {
             link: self.shaper.as_ref().unwrap_or(&self.link),
             layout: &self.htb,
             wanted,
+            limit_by: self.config.limit_by,
             cgroup: config.agent.cgroup.as_deref(),
         }
     }
@@ -197,6 +198,7 @@ impl Inner {
             link: at,
             layout: &layout,
             wanted,
+            limit_by: config.limit_by,
             cgroup: self.config.agent.cgroup.as_deref(),
         };
         let choice = device.choose().inspect_err(|_| {
@@ -745,6 +747,7 @@ pub fn check_endpoint(config: &Config, endpoint: &config::Endpoint) -> Result<()
         link,
         layout: &layout(link, link, rate),
         wanted: endpoint.enforcement,
+        limit_by: endpoint.limit_by,
         cgroup: config.agent.cgroup.as_deref(),
     };
     device.choose().map(drop)

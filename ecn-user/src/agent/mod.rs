@@ -27,7 +27,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ecn_core::{abi, backward, echo, marking, reaction, response};
+use ecn_core::{abi, backward, echo, flow, marking, reaction, response};
 use ecn_sim::notifications;
 use ecn_units::Rate;
 use sd_notify::NotifyState;
@@ -320,6 +320,13 @@ fn endpoint_policy(
             ..echo_keys(&config.echo)
         },
         reaction: reaction_policy(config, htb)?,
+        limit_by: match endpoint.limit_by {
+            config::LimitBy::Flow => flow::KeyMask::default(),
+            config::LimitBy::Addresses => flow::KeyMask::addresses(true, true),
+            config::LimitBy::Destination => flow::KeyMask::addresses(false, true),
+            config::LimitBy::Device => flow::KeyMask::addresses(false, false),
+        },
+        _pad: 0,
     })
 }
 

@@ -6,7 +6,7 @@ use nix::sched::{CloneFlags, unshare};
 
 use super::{Error, Result};
 use crate::{
-    config::Enforcement,
+    config::{Enforcement, LimitBy},
     datapath,
     net::{
         self, NetNs, Netlink, Qdisc, ROOT,
@@ -135,6 +135,8 @@ pub(super) struct Device<'a> {
     pub(super) link: &'a Link,
     pub(super) layout: &'a EndpointHtb,
     pub(super) wanted: Enforcement,
+    /// What is limited.
+    pub(super) limit_by: LimitBy,
     /// The configured cgroup whose sockets may be paced.
     pub(super) cgroup: Option<&'a Path>,
 }
@@ -202,6 +204,9 @@ impl Device<'_> {
 
     /// Whether TCP sockets can be paced, or what is missing. Reads every mount of the machine.
     fn sockets(&self) -> std::result::Result<(), &'static str> {
+        if self.limit_by != LimitBy::Flow {
+            return Err("pacing in sockets limits single flows only");
+        }
         datapath::cgroup(self.cgroup).map(drop)
     }
 
@@ -249,7 +254,11 @@ impl Device<'_> {
 
     fn choice(&self, enforcement: Enforcement, why: &str, root: Root) -> Choice {
         let frame = u64::from(self.layout.frame_bytes);
-        let wanted = u64::from(htb::LEAF_FRAMES) * frame;
+        let frames = match self.limit_by {
+            LimitBy::Flow => htb::LEAF_FRAMES,
+            _ => htb::SHARED_LEAF_FRAMES,
+        };
+        let wanted = u64::from(frames) * frame;
         let queue_bytes = match root {
             // Packets beyond fq's limit are dropped before it: in fq they would be charged.
             Root::Fq { flow_packets, .. } => wanted.min(u64::from(flow_packets) * frame),

@@ -14,7 +14,7 @@ use std::{
 
 use ecn_core::{
     abi,
-    flow::{self, Flow, Key},
+    flow::{self, ANY_PROTOCOL, Flow, Key},
     packet::protocol,
 };
 
@@ -67,12 +67,12 @@ struct Limited {
     closing: bool,
 }
 
-/// The flow's largest packet, to size its queue; 0 for TCP: its super-packets follow the device's limit.
+/// The flow's largest packet, to size its queue; 0 for TCP, whose super-packets follow the device's limit, and for flows
+/// that share a limiter, whose queue holds any packet.
 fn largest_packet(flow: &Flow, key: Key) -> u32 {
-    if key.protocol == protocol::TCP {
-        0
-    } else {
-        flow.largest_bytes
+    match key.protocol {
+        protocol::TCP | ANY_PROTOCOL => 0,
+        _ => flow.largest_bytes,
     }
 }
 
@@ -275,7 +275,11 @@ impl Target {
             None => maps.flow(&key).map_or(0, |flow| largest_packet(&flow, key)),
         };
         let segments = self.segments.unwrap_or(1);
-        let leaf = self.layout.leaf_bytes(minor, rate, segments, largest);
+        let leaf = if key.protocol == ANY_PROTOCOL {
+            self.layout.shared_leaf_bytes(rate)
+        } else {
+            self.layout.leaf_bytes(minor, rate, segments, largest)
+        };
         if let Some(flow) = self.limited.get_mut(&class) {
             flow.rate_bytes_per_s = rate;
             flow.free_since = None;

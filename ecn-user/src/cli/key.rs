@@ -1,7 +1,8 @@
 //! The text form of a flow: `10.0.0.1:1234>10.0.1.1:5001/udp`.
 //!
 //! IPv6 addresses are in brackets, `[fd83::1]:1>[fd83::2]:2/udp`; ports are omitted for protocols without ports,
-//! `10.0.0.1>10.0.1.1/icmp`. `ecn flow show` prints flows in this form, and `ecn flow set` reads them. In a shell they
+//! `10.0.0.1>10.0.1.1/icmp`. Flows that share a limiter are printed as `*>10.0.1.1/any`, where `*` stands for all addresses.
+//! `ecn flow show` prints flows in this form, and `ecn flow set` reads them. In a shell they
 //! have to be quoted, because of the `>`.
 
 use std::fmt;
@@ -11,7 +12,7 @@ use std::str::FromStr;
 use ecn_core::flow;
 
 /// Names of transport protocols; others are given by number.
-const PROTOCOLS: [(u8, &str); 12] = [
+const PROTOCOLS: [(u8, &str); 13] = [
     (1, "icmp"),
     (2, "igmp"),
     (6, "tcp"),
@@ -24,7 +25,11 @@ const PROTOCOLS: [(u8, &str); 12] = [
     (89, "ospf"),
     (132, "sctp"),
     (136, "udplite"),
+    (flow::ANY_PROTOCOL, "any"),
 ];
+
+/// All addresses, in flows that share a limiter.
+const ANY_ADDRESS: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
 /// The name of a protocol, or its number.
 pub fn protocol_name(number: u8) -> String {
@@ -105,8 +110,16 @@ impl From<&flow::Key> for FlowName {
 impl fmt::Display for FlowName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let protocol = protocol_name(self.protocol);
+        let any = |address| self.protocol == flow::ANY_PROTOCOL && address == ANY_ADDRESS;
+        let end = |address: IpAddr| {
+            if any(address) {
+                "*".to_owned()
+            } else {
+                address.to_string()
+            }
+        };
         let text = if self.src_port == 0 && self.dst_port == 0 {
-            format!("{}>{}/{protocol}", self.src, self.dst)
+            format!("{}>{}/{protocol}", end(self.src), end(self.dst))
         } else {
             let src = SocketAddr::new(self.src, self.src_port);
             let dst = SocketAddr::new(self.dst, self.dst_port);
@@ -140,7 +153,8 @@ impl FromStr for FlowName {
             read_end(text).ok_or_else(|| error(format!("invalid address `{}`", text.trim())))
         };
         let ((src, src_port), (dst, dst_port)) = (end(src)?, end(dst)?);
-        if src.is_ipv4() != dst.is_ipv4() {
+        let is_any = |address| protocol == flow::ANY_PROTOCOL && address == ANY_ADDRESS;
+        if src.is_ipv4() != dst.is_ipv4() && !is_any(src) && !is_any(dst) {
             return Err(error("one address is IPv4, the other IPv6".to_owned()));
         }
         match (src_port, dst_port) {
@@ -161,6 +175,9 @@ impl FromStr for FlowName {
 /// An address with or without a port.
 fn read_end(text: &str) -> Option<(IpAddr, Option<u16>)> {
     let text = text.trim();
+    if text == "*" {
+        return Some((ANY_ADDRESS, None));
+    }
     if let Ok(end) = text.parse::<SocketAddr>() {
         return Some((end.ip().to_canonical(), Some(end.port())));
     }
@@ -219,6 +236,9 @@ mod tests {
             ("10.0.0.1>10.0.1.1/icmp", "10.0.0.1>10.0.1.1/icmp"),
             ("[fd83::1]>fd83::2/icmpv6", "fd83::1>fd83::2/icmpv6"),
             ("10.0.0.1>10.0.1.1/254", "10.0.0.1>10.0.1.1/254"),
+            ("10.0.0.1>10.0.1.1/any", "10.0.0.1>10.0.1.1/any"),
+            ("*>10.0.1.1/any", "*>10.0.1.1/any"),
+            ("* > */255", "*>*/any"),
             ("10.0.0.1:0>10.0.1.1:7/udp", "10.0.0.1:0>10.0.1.1:7/udp"),
             (
                 "[::ffff:10.0.0.1]:1>10.0.1.1:2/udp",
@@ -248,6 +268,7 @@ mod tests {
             ("10.0.0.1:1>10.0.1.1/udp", "the destination port is missing"),
             ("10.0.0.1>10.0.1.1:1/udp", "the source port is missing"),
             ("10.0.0.1>fd83::1/udp", "one address is IPv4"),
+            ("*>10.0.1.1/udp", "one address is IPv4"),
         ] {
             let error = text.parse::<FlowName>().unwrap_err().to_string();
             assert!(error.contains(reason), "{text}: {error}");

@@ -10,8 +10,8 @@ use std::{
 use ecn_core::{abi::ENDPOINTS, vqueue::DEPTH};
 
 use super::{
-    Agent, Bridge, Config, Echo, Endpoint, Every, Feedback, Fraction, MarkAt, Marking, Metrics,
-    Queue, Response, Round, VERSION,
+    Agent, Bridge, Config, Echo, Endpoint, Enforcement, Every, Feedback, Fraction, LimitBy, MarkAt,
+    Marking, Metrics, Queue, Response, Round, VERSION,
     file::{Place, SECTIONS, Section},
     fraction, is_pattern, netns_path,
 };
@@ -68,7 +68,7 @@ impl Config {
                 index,
                 key,
             };
-            check.endpoint(at, endpoint);
+            check.endpoint(at, endpoint, self.feedback());
             if index as u32 == ENDPOINTS - 1 {
                 let most = ENDPOINTS - 1;
                 check.fail(
@@ -216,11 +216,32 @@ impl Check {
         }
     }
 
-    fn endpoint(&mut self, at: impl Fn(&'static str) -> Place, endpoint: &Endpoint) {
+    fn endpoint(
+        &mut self,
+        at: impl Fn(&'static str) -> Place,
+        endpoint: &Endpoint,
+        feedback: Feedback,
+    ) {
         self.device(at("device"), &endpoint.device);
         self.netns(at("netns"), endpoint.netns.as_deref());
         if let Some(rate) = endpoint.link_rate {
             self.rate(at("link_rate"), rate);
+        }
+        let limit_by = endpoint.limit_by;
+        if limit_by == LimitBy::Flow {
+            return;
+        }
+        // Echoes and ACKs are about single flows, and so is the pacing of a socket.
+        let feedback = endpoint.feedback.unwrap_or(feedback);
+        if feedback != Feedback::Backward {
+            let what = format!(
+                "\"{limit_by}\" only applies with feedback = \"backward\" (or bridges with marking = \"bcn\" or \"qcn\"), \
+                 not \"{feedback}\""
+            );
+            self.fail(at("limit_by"), what);
+        } else if endpoint.enforcement == Enforcement::Pacing {
+            let what = format!("\"{limit_by}\" does not apply with enforcement = \"pacing\"");
+            self.fail(at("limit_by"), what);
         }
     }
 

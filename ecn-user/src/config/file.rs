@@ -63,6 +63,7 @@ pub(super) const SECTIONS: [Section; 9] = [
             "hook",
             "tcp",
             "feedback",
+            "limit_by",
         ],
     },
     Section {

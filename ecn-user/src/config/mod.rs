@@ -102,6 +102,22 @@ keywords! {
     }
 }
 
+keywords! {
+    /// What has a rate limiter of its own at an endpoint: the granularities of BCN (Barrass 2006), with flows in place of
+    /// its priorities.
+    LimitBy {
+        /// Each flow: addresses, protocol and ports.
+        #[default]
+        Flow = "flow",
+        /// Each pair of source and destination address.
+        Addresses = "addresses",
+        /// Each destination address.
+        Destination = "destination",
+        /// The device.
+        Device = "device",
+    }
+}
+
 /// The whole file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -317,6 +333,9 @@ pub struct Endpoint {
     /// received marks are not echoed. Default: that of the bridges of this file ([`Config::feedback`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feedback: Option<Feedback>,
+    /// What has a rate limiter of its own; anything but flows needs [`Feedback::Backward`]. Default: [`LimitBy::Flow`].
+    #[serde(default)]
+    pub limit_by: LimitBy,
 }
 
 impl Endpoint {
@@ -330,6 +349,7 @@ impl Endpoint {
             hook: Hook::default(),
             tcp: Tcp::default(),
             feedback: None,
+            limit_by: LimitBy::default(),
         }
     }
 }

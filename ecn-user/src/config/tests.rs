@@ -145,6 +145,7 @@ const FULL_FILE: &str = r#"
         hook = "xdp"
         tcp = "control"
         feedback = "backward"
+        limit_by = "destination"
         [response]
         function = "aimd"
         rmin = "1/256"
@@ -200,6 +201,7 @@ fn a_full_file_is_read_as_it_says() {
             hook: Hook::Xdp,
             tcp: Tcp::Control,
             feedback: Some(Feedback::Backward),
+            limit_by: LimitBy::Destination,
         }],
         response: Response {
             function: Function::Aimd,
@@ -768,6 +770,14 @@ fn notifications_have_bridges_defaults_and_are_checked_by_key() {
             "`feedback` in [[bridge]]: \"both\" does not apply with marking = \"bcn\"",
         ),
         ("severe_threshold = 0", "`severe_threshold` in [[bridge]]: "),
+        (
+            "[[endpoint]]\ndevice = \"eth0\"\nfeedback = \"both\"\nlimit_by = \"device\"",
+            "`limit_by` in [[endpoint]]: \"device\" only applies with feedback = \"backward\"",
+        ),
+        (
+            "[[endpoint]]\ndevice = \"eth0\"\nenforcement = \"pacing\"\nlimit_by = \"device\"",
+            "\"device\" does not apply with enforcement = \"pacing\"",
+        ),
     ] {
         let error = parse(&format!("{bridge}{text}")).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");

@@ -349,8 +349,9 @@ pub struct EndpointHtb {
 /// Minimum size of a flow's queue, frames, however low its rate: more than small socket buffers hold (8 KiB are 7), so
 /// that their senders block instead of losing packets.
 pub const LEAF_FRAMES: u32 = 10;
-/// The same for the short flows together: some initial windows of TCP.
-const SHORT_LEAF_FRAMES: u32 = 64;
+/// The same of a class that many flows share, such as that of the short flows: some initial windows of TCP, and a
+/// super-packet of any length.
+pub const SHARED_LEAF_FRAMES: u32 = 64;
 
 /// Segments of the longest super-packet, 64 KiB.
 const LONGEST: u32 = 45;
@@ -434,7 +435,7 @@ impl EndpointHtb {
         largest_bytes: u32,
     ) -> u32 {
         let frames = if minor < FIRST_FLOW_MINOR {
-            SHORT_LEAF_FRAMES
+            SHARED_LEAF_FRAMES
         } else {
             LEAF_FRAMES.max(2 * segments.min(LONGEST))
         };
@@ -442,6 +443,11 @@ impl EndpointHtb {
         of_rate
             .max(frames * self.frame_bytes)
             .max(largest_bytes.saturating_mul(2))
+    }
+
+    /// The same of flows that share a limiter: several sockets fill it.
+    pub fn shared_leaf_bytes(&self, bytes_per_s: u64) -> u32 {
+        self.leaf_bytes(0, bytes_per_s, 1, 0)
     }
 
     /// Adds a flow's class ([`FIRST_FLOW_MINOR`] and up) with its queue to a batch.
