@@ -131,9 +131,11 @@ impl Report {
         }
         columns.push(DotColumn {
             reference: Some(1.0),
-            ..column("remote / local", "1 is equal", |phase| {
-                phase.remote_local_ratio
-            })
+            values: phases
+                .iter()
+                .map(|phase| phase.remote_local_ratio)
+                .collect(),
+            ..column("remote / local", "1 is equal", |_| 0.0)
         });
         // Phases with the same marking and response are distinguished by name.
         let name = |phase: &&Phase| {

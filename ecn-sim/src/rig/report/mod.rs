@@ -106,15 +106,15 @@ pub struct Phase {
     /// Share of the victim; 0 without a victim.
     #[serde(serialize_with = "rounded")]
     pub victim: f64,
-    /// [`remote_local_ratio`] of the two above.
-    #[serde(serialize_with = "rounded")]
-    pub remote_local_ratio: f64,
-    /// [`jain`](crate::measure::jain) over the local flows.
-    #[serde(serialize_with = "rounded")]
-    pub jain_local: f64,
-    /// [`jain`](crate::measure::jain) over the remote flows.
-    #[serde(serialize_with = "rounded")]
-    pub jain_remote: f64,
+    /// [`remote_local_ratio`] of `remote` and `local`.
+    #[serde(serialize_with = "rounded_if_known")]
+    pub remote_local_ratio: Option<f64>,
+    /// [`jain`](crate::measure::jain) over the local flows; null without any.
+    #[serde(serialize_with = "rounded_if_known")]
+    pub jain_local: Option<f64>,
+    /// [`jain`](crate::measure::jain) over the remote flows; null without any.
+    #[serde(serialize_with = "rounded_if_known")]
+    pub jain_remote: Option<f64>,
     /// Packets that the sources sent.
     pub sent_packets: u64,
     /// Packets dropped on their path.
@@ -196,14 +196,14 @@ fn rounded<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error>
 /// [`rounded`], or null.
 fn rounded_if_known<S: Serializer>(value: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
     match value {
-        Some(value) => rounded(value, serializer),
-        None => serializer.serialize_none(),
+        Some(value) if value.is_finite() => rounded(value, serializer),
+        _ => serializer.serialize_none(),
     }
 }
 
-/// Ratio of the shares of remote and local flows; 0 if local flows got nothing.
-pub fn remote_local_ratio(remote: f64, local: f64) -> f64 {
-    if local > 0.0 { remote / local } else { 0.0 }
+/// Ratio of the shares of remote and local flows; `None` if local flows got nothing.
+pub fn remote_local_ratio(remote: f64, local: f64) -> Option<f64> {
+    (local > 0.0).then(|| remote / local)
 }
 
 /// The smallest of `values` such that at least a fraction `q` of them do not exceed it; `None` without values. Sorts

@@ -42,14 +42,10 @@ impl Report {
                 if victim { percent(p.victim) } else { none() }
             }),
             ("remote / local", "ratio", &|p| {
-                format!("{:.2}", p.remote_local_ratio)
+                fixed(p.remote_local_ratio, 2)
             }),
-            ("fairness, local", "Jain", &|p| {
-                format!("{:.3}", p.jain_local)
-            }),
-            ("fairness, remote", "Jain", &|p| {
-                format!("{:.3}", p.jain_remote)
-            }),
+            ("fairness, local", "Jain", &|p| fixed(p.jain_local, 3)),
+            ("fairness, remote", "Jain", &|p| fixed(p.jain_remote, 3)),
             ("sent", "packets", &|p| count(p.sent_packets)),
             ("dropped", "packets", &|p| count(p.dropped_packets)),
             ("marked", "packets", &|p| count(p.marked_packets)),
@@ -128,13 +124,17 @@ impl Report {
                 } else {
                     "-".to_owned()
                 },
-                format!("{:.2}", phase.remote_local_ratio),
+                fixed(phase.remote_local_ratio, 2),
                 format!("{:.1}", phase.root_queue_mean_packets),
                 short_count(phase.dropped_packets),
             ]);
         }
         table_text(&table)
     }
+}
+
+fn fixed(number: Option<f64>, decimals: usize) -> String {
+    number.map_or_else(|| "-".to_owned(), |number| format!("{number:.decimals$}"))
 }
 
 fn or_dash(number: Option<u64>) -> String {

@@ -35,9 +35,9 @@ fn uncontrolled() -> Phase {
         local: 0.88,
         remote: 0.12,
         victim: 0.09,
-        remote_local_ratio: 0.12 / 0.88,
-        jain_local: 0.999,
-        jain_remote: 0.998,
+        remote_local_ratio: Some(0.12 / 0.88),
+        jain_local: Some(0.999),
+        jain_remote: Some(0.998),
         sent_packets: 1_176_000,
         dropped_packets: 588_000,
         marked_packets: 0,
@@ -69,9 +69,9 @@ fn controlled() -> Phase {
         local: 0.58,
         remote: 0.36,
         victim: 0.49,
-        remote_local_ratio: 0.36 / 0.58,
-        jain_local: 0.999,
-        jain_remote: 0.999,
+        remote_local_ratio: Some(0.36 / 0.58),
+        jain_local: Some(0.999),
+        jain_remote: Some(0.999),
         sent_packets: 64_000,
         dropped_packets: 0,
         marked_packets: 13_440,
@@ -192,10 +192,14 @@ fn json_is_that_of_the_contract() {
 fn json_keeps_no_noise() {
     let mut phase = uncontrolled();
     phase.root = 0.1 + 0.2;
-    phase.jain_remote = f64::NAN;
+    phase.jain_remote = Some(f64::NAN);
+    phase.jain_local = None;
     let json = serde_json::to_string(&phase).unwrap();
     assert!(json.contains("\"root\":0.3,"), "{json}");
-    assert!(json.contains("\"jain_remote\":0.0,"), "{json}");
+    assert!(
+        json.contains("\"jain_local\":null,\"jain_remote\":null,"),
+        "{json}"
+    );
     assert!(!json.contains("samples"), "{json}");
     assert!(json.contains("\"control_latency_us_p50\":null,"), "{json}");
 }
@@ -214,8 +218,8 @@ fn further_parameters_stand_beside_the_others() {
 
 #[test]
 fn ratios_and_quantiles_have_their_known_values() {
-    assert_eq!(remote_local_ratio(0.3, 0.6), 0.5);
-    assert_eq!(remote_local_ratio(0.3, 0.0), 0.0);
+    assert_eq!(remote_local_ratio(0.3, 0.6), Some(0.5));
+    assert_eq!(remote_local_ratio(0.3, 0.0), None);
     let mut values = [5, 1, 4, 2, 3];
     assert_eq!(quantile(&mut values, 0.5), Some(3));
     assert_eq!(quantile(&mut values, 0.0), Some(1));

@@ -132,21 +132,23 @@ impl Report {
         }
         text += ".";
 
-        let ratio = percent(phase.remote_local_ratio);
-        let ratio_before = before.map_or(String::new(), |p| {
-            format!(" ({} before)", percent(p.remote_local_ratio))
+        let ratio_before = before.and_then(|phase| phase.remote_local_ratio);
+        let ratio_before = ratio_before.map_or(String::new(), |ratio| {
+            format!(" ({} before)", percent(ratio))
         });
         let has_both = self.parameters.local_flows > 0 && self.parameters.remote_flows > 0;
+        let ratio = phase.remote_local_ratio.filter(|_| has_both);
         if self.parameters.victim {
             text += &format!(" The root link was used to {}", percent(phase.root));
             if let Some(before) = before {
                 text += &format!(" ({} before)", percent(before.root));
             }
-            text += if has_both { "; remote" } else { "." };
-        } else if has_both {
+            text += if ratio.is_some() { "; remote" } else { "." };
+        } else if ratio.is_some() {
             text += " Remote";
         }
-        if has_both {
+        if let Some(ratio) = ratio {
+            let ratio = percent(ratio);
             text += &format!(" flows got {ratio} of what local flows got{ratio_before}.");
         }
         text
@@ -174,8 +176,9 @@ impl Report {
         changes.add(change(b, a, 1.0, 0.1), || {
             format!("root queue {} instead of {}", packets(b), packets(a))
         });
-        let (a, b) = (before.remote_local_ratio, after.remote_local_ratio);
-        if a > 0.0 || b > 0.0 {
+        if let (Some(a), Some(b)) = (before.remote_local_ratio, after.remote_local_ratio)
+            && (a > 0.0 || b > 0.0)
+        {
             changes.add(change(evenness(a), evenness(b), 0.05, 0.1), || {
                 format!("remote/local {b:.2} instead of {a:.2}")
             });
@@ -277,13 +280,12 @@ impl Report {
                 percent(phase.root)
             ));
         }
-        if let Some(phase) = top(&|phase| evenness(phase.remote_local_ratio))
-            .filter(|phase| phase.remote_local_ratio > 0.0)
+        if let Some(phase) = top(&|phase| phase.remote_local_ratio.map_or(0.0, evenness))
+            && let Some(ratio) = phase.remote_local_ratio.filter(|ratio| *ratio > 0.0)
         {
             best.push(format!(
-                "Most even shares: {} (remote/local {:.2}).",
-                name(phase),
-                phase.remote_local_ratio
+                "Most even shares: {} (remote/local {ratio:.2}).",
+                name(phase)
             ));
         }
         let most_drops = phases.iter().map(|phase| phase.dropped_packets).max();
