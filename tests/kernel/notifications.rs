@@ -168,6 +168,40 @@ fn qcn_over_ipv6() {
     udp_reacts(&ecn_or_skip!(), Marking::Qcn, true);
 }
 
+/// What the new configuration needs is loaded while the agent runs.
+#[test]
+fn a_reload_replaces_echoes() {
+    kernel_test!();
+    const N: usize = 1_000;
+    let lab = Lab::new(2);
+    let config = notifications(&lab, Marking::Bcn);
+    let mut echoes = config.clone();
+    echoes.bridges[0].marking = Marking::InputOutput;
+    let mut shared = config.clone();
+    shared.endpoints[0].limit_by = LimitBy::Device;
+    let running = Running::start(echoes, Options::default());
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
+    let (sending, receiving) = (udp(from, false, 7001), udp(to, false, 7002));
+    let target = SocketAddr::new(to.address(false), 7002);
+    for (config, protocol) in [(config, protocol::UDP), (shared, ANY_PROTOCOL)] {
+        running.agent().reload(config).expect("reload");
+        for n in 0..N {
+            sending.send_to(&[n as u8; 600], target).expect("send");
+        }
+        let mut buffer = [0; 1000];
+        for _ in 0..N {
+            assert_eq!(receiving.recv(&mut buffer).expect("receive"), 600);
+        }
+        let is = |key: &Key| key.endpoint == 1 && key.protocol == protocol;
+        let (_, flow) = running.flow(is);
+        assert!(
+            flow.reaction.rate().is_some(),
+            "{flow:?} {}",
+            running.counts()
+        );
+    }
+}
+
 /// All flows with the same limiter are one flow: its rate falls with any of their packets.
 #[test]
 fn flows_share_a_limiter() {
