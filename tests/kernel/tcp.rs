@@ -20,7 +20,7 @@ use ecn_tests::{
     note,
     running::{self, Running},
     s, skipped,
-    traffic::congestion_control,
+    traffic::{congestion_control, udp},
     wire::Wire,
 };
 use ecn_user::{
@@ -440,6 +440,12 @@ fn connections_older_than_the_agent() {
         if ecn {
             ask_for_ecn(&lab);
         }
+        // New devices lose packets until the kernel has seen their carrier, and a retransmitted SYN does not ask for ECN
+        // (RFC 3168 section 6.1.1.1).
+        let (probe, target) = (udp(&lab.hosts[0], false, 9), udp(&lab.hosts[1], false, 9));
+        let at = target.local_addr().expect("an address");
+        let arrives = || probe.send_to(&[0], at).is_ok() && target.recv(&mut [0]).is_ok();
+        assert!(eventually(s(5), arrives));
         let (mut from, mut to) = connect(&lab.hosts[0], &lab.hosts[1], false, Some("reno"));
         from.write_all(&[1; 1000]).expect("send");
         to.read_exact(&mut [0; 1000]).expect("receive");
