@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::agent::{self, state::Waiting};
 use crate::config::{Config, ConfigError};
+use crate::sys::calls::share_heap;
 
 use super::exit::{Failure, note, print, print_json};
 
@@ -173,6 +174,7 @@ fn warn_of_secrets(config: &Config, path: &Path) {
 
 /// The runtime of an agent.
 pub(super) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    share_heap();
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_stack_size(STACK_BYTES)
