@@ -59,11 +59,11 @@ fn lost_echoes_lose_no_count() {
     const N: u64 = 2_000;
     kernel_test!();
     let lab = Lab::new(2);
+    // The queue of the way back drops most echoes. From the start: the agent notices a later one some time after.
+    lab.limit(0, 20_000, 5);
     let running = start(&lab);
     let _receiving = udp(&lab.hosts[1], false, 7002);
     lab.no_flood(0);
-    // The queue of the way back drops most echoes.
-    lab.limit(0, 20_000, 5);
     send(&lab, N);
     let echoed = || running.count(Count::EchoSent) == N;
     assert!(eventually(s(5), echoed), "{}", running.counts());
