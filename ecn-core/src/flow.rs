@@ -125,7 +125,8 @@ impl Key {
         }
     }
 
-    /// Replaces the key by that of its limiter. Without a branch: the verifier would keep its paths apart.
+    /// Replaces the key by that of its limiter. By masks instead of constants, which the verifier would keep apart from
+    /// keys that were not merged.
     #[inline(always)]
     pub fn merge(&mut self, mask: &KeyMask) {
         let mut i = 0;

@@ -227,7 +227,7 @@ fn flows_share_a_limiter() {
                 socket.send_to(&[n as u8; 600], target).expect("send");
             }
         }
-        // Held: a closed connection must not end the limiter.
+        // Closed at once: that must not end the limiter.
         let (one, other) = connect(from, to, false, None);
         drop(send(one, other, BYTES));
         let mut buffer = [0; 1000];

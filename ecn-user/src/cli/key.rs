@@ -31,6 +31,10 @@ const PROTOCOLS: [(u8, &str); 13] = [
 /// All addresses, in flows that share a limiter.
 const ANY_ADDRESS: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
+const fn is_any(protocol: u8, address: IpAddr) -> bool {
+    protocol == flow::ANY_PROTOCOL && matches!(address, IpAddr::V6(v6) if v6.is_unspecified())
+}
+
 /// The name of a protocol, or its number.
 pub fn protocol_name(number: u8) -> String {
     PROTOCOLS
@@ -110,9 +114,8 @@ impl From<&flow::Key> for FlowName {
 impl fmt::Display for FlowName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let protocol = protocol_name(self.protocol);
-        let any = |address| self.protocol == flow::ANY_PROTOCOL && address == ANY_ADDRESS;
         let end = |address: IpAddr| {
-            if any(address) {
+            if is_any(self.protocol, address) {
                 "*".to_owned()
             } else {
                 address.to_string()
@@ -153,8 +156,8 @@ impl FromStr for FlowName {
             read_end(text).ok_or_else(|| error(format!("invalid address `{}`", text.trim())))
         };
         let ((src, src_port), (dst, dst_port)) = (end(src)?, end(dst)?);
-        let is_any = |address| protocol == flow::ANY_PROTOCOL && address == ANY_ADDRESS;
-        if src.is_ipv4() != dst.is_ipv4() && !is_any(src) && !is_any(dst) {
+        let is_mixed = src.is_ipv4() != dst.is_ipv4();
+        if is_mixed && !is_any(protocol, src) && !is_any(protocol, dst) {
             return Err(error("one address is IPv4, the other IPv6".to_owned()));
         }
         match (src_port, dst_port) {
