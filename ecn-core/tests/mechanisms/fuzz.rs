@@ -413,7 +413,9 @@ fn built() -> impl Strategy<Value = Built> {
                 bytes.extend([0, 0]);
                 bytes.extend((body.len() as u16).to_be_bytes());
                 bytes.extend([first, 64]);
-                (global(src), global(dst))
+                let (src, dst) = (global(src), global(dst));
+                bytes.extend([src, dst].as_flattened());
+                (src, dst)
             } else {
                 bytes.extend(ETHERTYPE_IPV4.to_be_bytes());
                 bytes.extend(ip.start);
@@ -421,17 +423,12 @@ fn built() -> impl Strategy<Value = Built> {
                 bytes.extend([0, 0]);
                 bytes.extend(word.to_be_bytes());
                 bytes.extend([64, first, 0, 0]);
-                (mapped(src), mapped(dst))
+                let (src, dst) = (mapped(src), mapped(dst));
+                bytes.extend([&src[12..], &dst[12..]].concat());
+                bytes.resize(bytes.len() + options * 4, 1);
+                (src, dst)
             };
             ip.source = source(&src, v6);
-            if v6 {
-                bytes.extend(src);
-                bytes.extend(dst);
-            } else {
-                bytes.extend(&src[12..]);
-                bytes.extend(&dst[12..]);
-                bytes.resize(bytes.len() + options * 4, 1);
-            }
             bytes.extend(&body);
             bytes.resize(bytes.len() + padding, 0x99);
             // Behind fragment headers, or more extensions than are followed, no transport is read.
