@@ -24,7 +24,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ecn_user::{datapath, sys::calls as sys};
+use ecn_user::{datapath, rig::pm_qos::AwakeCpus, sys::calls as sys};
 use nix::{
     mount::{MsFlags, mount},
     sched::{CloneFlags, unshare},
@@ -37,6 +37,7 @@ static TURN: Mutex<()> = Mutex::new(());
 /// Lock that a running test holds.
 pub struct Turn {
     _turn: MutexGuard<'static, ()>,
+    _awake: Option<AwakeCpus>,
 }
 
 /// Begins a test on the real kernel, or skips it with the reason.
@@ -90,7 +91,10 @@ pub fn begin(name: &str) -> Option<Turn> {
         skipped(name, Skip::Kernel, UNWATCHED);
         return None;
     }
-    Some(Turn { _turn: turn })
+    Some(Turn {
+        _turn: turn,
+        _awake: AwakeCpus::request(),
+    })
 }
 
 /// Why no test can run here.

@@ -24,9 +24,9 @@ use ecn_user::{agent::Options, config::Marking};
 const MBIT: u64 = 125_000;
 const LINK: u64 = 200 * MBIT;
 
-/// Tolerance of the rate: HTB counts whole frames, and so does the test. HTB does not make up for late timers, and on a busy
-/// machine all are late; the class's configured rate must be exact.
-const EXPECTED: RangeInclusive<f64> = 0.33..=1.03;
+/// Tolerance of the rate: HTB counts whole frames, and so does the test. On a busy machine some timers are later than a
+/// class's burst makes up for; the class's configured rate must be exact.
+const EXPECTED: RangeInclusive<f64> = 0.9..=1.03;
 
 fn start(lab: &Lab) -> Running {
     let config = running::config(lab, Marking::None);
@@ -85,8 +85,7 @@ fn udp() {
     kernel_test!();
     let lab = Lab::new(2);
     let mut running = start(&lab);
-    // Small packets at 1 Mbit/s, where a window contains few; large ones at 100 Mbit/s, where a burst of one frame is
-    // soon too short for a busy machine.
+    // Small packets at 1 Mbit/s, where a window contains few; large ones at 100 Mbit/s.
     let stream = Stream::deep(&lab.hosts[0], &lab.hosts[1], 7001, 500);
     hold(&lab, &mut running, protocol::UDP, &[1, 10]);
     drop(stream);

@@ -342,7 +342,7 @@ pub struct EndpointHtb {
     pub ifindex: u32,
     /// The rate that all flows share.
     pub link_bytes_per_s: u64,
-    /// Largest frame, Ethernet header included (MTU + 14): the burst of every class.
+    /// Largest frame, Ethernet header included (MTU + 14): the least burst of a class.
     pub frame_bytes: u32,
 }
 
@@ -390,7 +390,8 @@ impl EndpointHtb {
     /// Installs the layout, without flows, in place of the device's root qdisc.
     pub fn install(&self, nl: &Netlink) -> Result<()> {
         nl.replace_htb_root(self.ifindex, ENDPOINT_MAJOR, 0)?;
-        let top = HtbRate::fixed(self.link_bytes_per_s, self.frame_bytes);
+        let link = self.link_bytes_per_s;
+        let top = HtbRate::fixed(link, burst_bytes(link, self.frame_bytes));
         nl.htb_class(self.ifindex, Self::TOP, classid(ENDPOINT_MAJOR, 0), &top)
     }
 
@@ -483,18 +484,27 @@ impl EndpointHtb {
 
     fn flow_rate(&self, bytes_per_s: u64) -> HtbRate {
         let guaranteed = GUARANTEED_BYTES_PER_S.min(bytes_per_s);
-        HtbRate::borrowing(guaranteed, bytes_per_s, self.frame_bytes)
+        HtbRate {
+            cburst_bytes: burst_bytes(bytes_per_s, self.frame_bytes),
+            ..HtbRate::borrowing(guaranteed, bytes_per_s, self.frame_bytes)
+        }
     }
 }
 
-/// How late a timer of a busy machine may wake HTB before the port loses bandwidth, microseconds.
+/// How late a timer of a busy machine may wake HTB before a class loses bandwidth, microseconds.
 ///
-/// HTB compensates for lateness up to its burst. With a burst of one frame, 41 us at 400 Mbit/s, a full port carries
-/// .90 of its rate there (.98 with 130 us); at 126 Mbit/s and below a frame takes longer than this.
-const TIMER_LATE_US: u64 = 130;
+/// HTB compensates for lateness up to its burst. With bursts of one frame, 41 us at 400 Mbit/s, a full port carries
+/// .90 of its rate there, and ten TCP flows use .69 of a link of 1 Gbit/s (.88 with 200 us); at 60 Mbit/s and below a
+/// frame takes longer than this.
+const TIMER_LATE_US: u64 = 200;
 
-/// Installs the HTB of a switch port: one class, one rate, one queue. Its burst is one frame, or what the port sends
-/// while a timer is late.
+/// What a class sends while a timer is late, and at least one frame.
+fn burst_bytes(bytes_per_s: u64, frame_bytes: u32) -> u32 {
+    let late = u32::try_from(bytes_per_s / 1_000_000 * TIMER_LATE_US).unwrap_or(u32::MAX);
+    frame_bytes.max(late)
+}
+
+/// Installs the HTB of a switch port: one class, one rate, one queue.
 pub fn install_port(
     nl: &Netlink,
     ifindex: u32,
@@ -504,8 +514,7 @@ pub fn install_port(
 ) -> Result<()> {
     let class = port_class();
     nl.replace_htb_root(ifindex, PORT_MAJOR, TOP_MINOR)?;
-    let late = u32::try_from(bytes_per_s / 1_000_000 * TIMER_LATE_US).unwrap_or(u32::MAX);
-    let rate = HtbRate::fixed(bytes_per_s, frame_bytes.max(late));
+    let rate = HtbRate::fixed(bytes_per_s, burst_bytes(bytes_per_s, frame_bytes));
     nl.htb_class(ifindex, class, classid(PORT_MAJOR, 0), &rate)?;
     nl.pfifo_leaf(ifindex, class, 0, queue_packets)
 }

@@ -1,6 +1,7 @@
 use super::*;
 use crate::net::testing::{TempNs, require_root};
 use crate::net::{ClassStats, VethEnd};
+use crate::rig::pm_qos::AwakeCpus;
 use nix::sys::socket::{SetSockOpt, sockopt};
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsFd;
@@ -19,6 +20,7 @@ struct Pair {
     _sink: TempNs,
     nl: Netlink,
     htb: EndpointHtb,
+    _awake: Option<AwakeCpus>,
 }
 
 /// Stops the senders when dropped.
@@ -63,6 +65,7 @@ impl Pair {
             _sink: sink,
             nl,
             htb,
+            _awake: AwakeCpus::request(),
         }
     }
 
@@ -129,21 +132,8 @@ impl Pair {
     }
 }
 
-/// Minimum share of its rate that a flow must reach on a machine that gives us a third of its time: HTB does not make
-/// up for what a late timer lost, and the loss is larger the shorter the time of a frame is.
-const fn least(mbit: u64) -> f64 {
-    if mbit < 100 { 0.5 } else { 0.33 }
-}
-
-/// Measures until the result is good, at most three times: a busy machine may starve the senders for a while, for which
-/// no rate can compensate.
-fn until<T>(good: impl Fn(&T) -> bool, mut measure: impl FnMut() -> T) -> Vec<T> {
-    let mut tries = Vec::new();
-    while tries.len() < 3 && !tries.last().is_some_and(&good) {
-        tries.push(measure());
-    }
-    tries
-}
+/// Share of its rate that a class must reach: on a busy machine some timers are later than its burst makes up for.
+const REACHED: std::ops::Range<f64> = 0.9..1.03;
 
 #[test]
 fn burst_times_count_64_ns() {
@@ -186,18 +176,18 @@ fn a_flow_gets_its_rate() {
         .expect("class");
     let mut socket = ClassSocket::open(&pair.source).expect("socket");
     let mut batch = ClassBatch::new();
+    // More than the socket's buffer: the class always has packets, even if its sender waits for a processor.
+    pair.htb.set_flow_leaf(&mut batch, FLOW, 100 * FRAME);
+    assert_eq!(batch.send(&mut socket).expect("send"), 1);
     pair.with_senders(&[FLOW], || {
         for mbit in [1, 10, 100] {
             let rate = mbit * 125_000;
             pair.htb.set_flow_rate(&mut batch, FLOW, rate);
             assert_eq!(batch.send(&mut socket).expect("send"), 1);
             assert_eq!(pair.class(FLOW).ceil_bytes_per_s, rate);
-            let near = |ratio: &f64| *ratio >= 0.97;
-            let ratios = until(near, || pair.rates(&[FLOW])[0] / rate as f64);
-            println!("{mbit} mbit: {ratios:.4?}");
-            let reached = ratios.iter().any(|ratio| *ratio >= least(mbit));
-            let held = ratios.iter().all(|ratio| *ratio < 1.03);
-            assert!(reached && held, "{mbit} mbit: {ratios:?}");
+            let ratio = pair.rates(&[FLOW])[0] / rate as f64;
+            println!("{mbit} mbit: {ratio:.4}");
+            assert!(REACHED.contains(&ratio), "{mbit} mbit: {ratio}");
         }
     });
 }
@@ -212,19 +202,12 @@ fn flows_share_the_link_rate() {
             .add_flow_class(&pair.nl, minor, LINK * 6 / 10)
             .expect("class");
     }
-    let sum = |rates: &[f64]| rates.iter().sum::<f64>();
-    // Each flow gets a fourth of the total, whatever that is.
-    let fair = |rates: &Vec<f64>| {
-        let fourth = sum(rates) / 4.0;
-        rates.iter().all(|rate| (rate / fourth - 1.0).abs() <= 0.1)
-    };
-    let tries = pair.with_senders(&minors, || until(fair, || pair.rates(&minors)));
-    println!("{tries:.0?} of {LINK}");
-    assert!(tries.last().is_some_and(fair), "{tries:?}");
-    for rates in &tries {
-        let share = sum(rates) / LINK as f64;
-        assert!((least(100)..1.03).contains(&share), "{share}: {tries:?}");
-    }
+    let rates = pair.with_senders(&minors, || pair.rates(&minors));
+    println!("{rates:.0?} of {LINK}");
+    let sum: f64 = rates.iter().sum();
+    let fair = |rate: &f64| (rate / sum * 4.0 - 1.0).abs() <= 0.1;
+    assert!(rates.iter().all(fair), "{rates:?}");
+    assert!(REACHED.contains(&(sum / LINK as f64)), "{rates:?}");
 }
 
 #[test]

@@ -4,6 +4,7 @@ pub mod args;
 mod cpu;
 pub use ecn_sim::figure;
 pub use ecn_sim::rig::report;
+pub mod pm_qos;
 pub mod rtt;
 pub mod run;
 pub mod topology;

@@ -11,6 +11,7 @@
 //! `root` and `victim` send at the link rate. No addresses are resolved and nothing is flooded: neighbours and bridge
 //! entries exist from the start, and multicast of the hosts' IPv6 ends at the bridge.
 
+use super::pm_qos::AwakeCpus;
 use crate::net::ethtool::{Ethtool, Offload};
 use crate::net::htb::{self, EndpointHtb};
 use crate::net::{self, ClassStats, NetNs, Netlink, Qdisc, VethEnd};
@@ -265,7 +266,8 @@ impl From<Qdisc> for Counters {
     }
 }
 
-/// A rig that is up. Unless it is [kept](Rig::keep), it is removed when this value is dropped, also on panic.
+/// A rig that is up. Unless it is [kept](Rig::keep), it is removed when this value is dropped, also on panic. Timers
+/// emulate its links, so this value keeps idle CPUs awake.
 #[derive(Debug)]
 pub struct Rig {
     topology: Topology,
@@ -273,6 +275,7 @@ pub struct Rig {
     switch: NetNs,
     switch_netlink: Netlink,
     keep: bool,
+    _awake: Option<AwakeCpus>,
 }
 
 impl Rig {
@@ -304,6 +307,7 @@ impl Rig {
             switch,
             switch_netlink,
             keep: false,
+            _awake: AwakeCpus::request(),
         };
         rig.wire()?;
         Ok(rig)
@@ -345,6 +349,7 @@ impl Rig {
             switch,
             switch_netlink,
             keep: true,
+            _awake: AwakeCpus::request(),
         };
         rig.read_back()?;
         Ok(Some(rig))

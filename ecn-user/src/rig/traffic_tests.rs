@@ -69,9 +69,9 @@ fn topology(tag: &str) -> Topology {
     }
 }
 
-/// Minimum share of a link that greedy senders fill on a machine that gives us a third of its time: HTB does not make
-/// up for what a late timer lost.
-const LEAST: f64 = 0.33;
+/// Minimum share of a link that greedy senders fill: on a busy machine some timers are later than HTB's burst makes up
+/// for.
+const LEAST: f64 = 0.9;
 
 /// Share of the link that each class of sources got between two reports, in frames.
 fn shares(before: &Report, after: &Report, topology: &Topology) -> [f64; 3] {
