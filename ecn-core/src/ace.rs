@@ -374,11 +374,19 @@ impl Sender {
         self.end.wrapping_sub(sequence) <= on_way + MAX_REORDERED
     }
 
-    /// The same of data that is on its way from the source to a bridge: less far behind, whatever is acknowledged.
+    /// Whether a segment with these numbers may be on its way from the source to a bridge: its data is less far behind
+    /// than for [`Sender::has_sent`], whatever is acknowledged.
     #[inline(always)]
     #[must_use]
-    pub const fn has_sent_lately(&self, sequence: u32) -> bool {
-        self.has_sent(sequence) && self.end.wrapping_sub(sequence) <= LATELY
+    pub const fn has_sent_lately(&self, sequence: u32, acknowledgment: u32) -> bool {
+        // Segments that are sent at once by several processors may be recorded in another order.
+        let behind = self
+            .expected
+            .wrapping_sub(acknowledgment)
+            .wrapping_add(MAX_REORDERED);
+        self.has_sent(sequence)
+            && self.end.wrapping_sub(sequence) <= LATELY
+            && (self.expected == 0 || behind <= LATELY)
     }
 
     /// Processes an echo, which the receiver sends while ACKs cannot carry the count: `ce` marks since the last one.

@@ -6,8 +6,8 @@
 //! continue those of echoes:
 //!
 //! ```text
-//!  0         1          2          4          6      8       12         16     18     19      20         24        32
-//!  | version | protocol | src port | dst port | zero | quote | sequence | zero | kind | flags | feedback | point |
+//!  0         1          2          4          6      8       12         16     18     19      20         24      32               36
+//!  | version | protocol | src port | dst port | zero | quote | sequence | zero | kind | flags | feedback | point | acknowledgment |
 //! ```
 //!
 //! All fields are big-endian. Addresses are those of the IP header, exchanged: the bridge needs no address. The two
@@ -17,8 +17,8 @@
 //! A source accepts a message only if
 //!
 //! * it comes from the same network: its TTL or hop limit is still 255, which no router leaves as it is (RFC 5082);
-//! * it quotes a recently sent packet: by its sequence number (TCP), or by a [`fingerprint`] of content that is known
-//!   only on its path;
+//! * it quotes a recently sent packet: by its sequence and acknowledgment numbers (TCP), or by a [`fingerprint`] of
+//!   content that is known only on its path;
 //! * its sequence number is new: higher than any of that port for this flow, or in the window before it and not yet
 //!   received;
 //! * the tag is valid, if a key is configured.
@@ -49,11 +49,11 @@ use crate::{
 };
 
 /// Version of the format, among those of [`crate::echo`].
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 5;
 /// Version of the format with a tag.
-pub const VERSION_SIGNED: u8 = 4;
+pub const VERSION_SIGNED: u8 = 6;
 /// Length, bytes, without a tag.
-pub const LEN: usize = 32;
+pub const LEN: usize = 36;
 /// TTL or hop limit of a message, from its port to its source.
 pub const TTL: u8 = 255;
 
@@ -123,7 +123,7 @@ impl Kind {
 /// [`Message::flags`]: the packets are also marked, so that echoes count them again.
 pub const IN_PACKETS: u8 = 1;
 
-/// [`Message::flags`]: the quote is TCP's sequence number.
+/// [`Message::flags`]: the quote is TCP's sequence number, and there is an acknowledgment number.
 pub const BY_NUMBER: u8 = 2;
 
 /// Maximum packets that a message can report.
@@ -150,6 +150,8 @@ pub struct Message {
     pub feedback: u32,
     /// Identifier of the port, unique in the network: [`Policy::point`].
     pub point: u64,
+    /// The packet's acknowledgment number, if the quote is TCP's sequence number, else 0.
+    pub acknowledgment: u32,
     /// Whether a tag follows.
     pub signed: bool,
 }
@@ -170,6 +172,7 @@ impl Message {
         b[19] = self.flags;
         b[20..24].copy_from_slice(&self.feedback.to_be_bytes());
         b[24..32].copy_from_slice(&self.point.to_be_bytes());
+        b[32..36].copy_from_slice(&self.acknowledgment.to_be_bytes());
         b
     }
 
@@ -191,6 +194,7 @@ impl Message {
             flags: b[19],
             feedback: word(20),
             point: (word(24) as u64) << 32 | word(28) as u64,
+            acknowledgment: word(32),
             signed: b[0] == VERSION_SIGNED,
         })
     }
@@ -241,7 +245,7 @@ impl Message {
             | self.flags as u64;
         let which = (self.quote as u64) << 32 | self.sequence as u64;
         let ([f0, f1], [t0, t1]) = (echo::words(from), echo::words(to));
-        let feedback = self.feedback as u64;
+        let feedback = (self.acknowledgment as u64) << 32 | self.feedback as u64;
         siphash(key, [f0, f1, t0, t1, flow, which, feedback, self.point])
     }
 }
@@ -647,8 +651,8 @@ pub struct Report {
     pub flags: u32,
     /// [`Message::kind`]
     pub kind: u32,
-    #[doc(hidden)]
-    pub _pad: u32,
+    /// [`Message::acknowledgment`]
+    pub acknowledgment: u32,
 }
 
 /// State of the messages for a flow, at its source.

@@ -370,7 +370,7 @@ impl Flow {
         if flags & backward::BY_CLOCK != 0 {
             return Ok(self.backward.self_clock(departed));
         }
-        if flags & backward::BY_NUMBER as u32 != 0 && !self.ace.has_sent_lately(report.quote) {
+        if !self.has_sent_quoted(report) {
             return Err(echo::Refusal::Impossible);
         }
         if flags & backward::IN_PACKETS as u32 != 0 && echoes && self.is_echoed() {
@@ -393,11 +393,19 @@ impl Flow {
     /// [`echo::Refusal`]; then nothing has changed.
     #[inline(always)]
     pub fn accept_notification(&mut self, report: &backward::Report) -> Result<(), echo::Refusal> {
-        let by_number = report.flags & backward::BY_NUMBER as u32 != 0;
-        if by_number && !self.ace.has_sent_lately(report.quote) {
+        if !self.has_sent_quoted(report) {
             return Err(echo::Refusal::Impossible);
         }
         self.backward.accept(report.point, report.sequence)
+    }
+
+    /// Whether the flow may have sent the packet that a message quotes by TCP's numbers; other quotes are checked before.
+    #[inline(always)]
+    const fn has_sent_quoted(&self, report: &backward::Report) -> bool {
+        report.flags & backward::BY_NUMBER as u32 == 0
+            || self
+                .ace
+                .has_sent_lately(report.quote, report.acknowledgment)
     }
 
     /// Reacts to an accepted notification, or advances its limiter ([`backward::BY_CLOCK`], at most once per

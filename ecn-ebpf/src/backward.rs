@@ -228,7 +228,7 @@ fn make(p: &Packet) -> Option<()> {
     if !p.addresses(&ip, &mut key) {
         return None;
     }
-    let (quote, by_number) = quote(p, &ip, t.tcp.is_some());
+    let (quote, acknowledgment, by_number) = quote(p, &ip, t.tcp.is_some());
     let mut m = Message {
         protocol: ip.protocol,
         src_port: t.src_port,
@@ -239,6 +239,7 @@ fn make(p: &Packet) -> Option<()> {
         flags: kind as u8 | by_number,
         feedback,
         point: policy.point(number as u8),
+        acknowledgment,
         signed: false,
     };
     let (mut len, mut tag) = (backward::LEN, 0);
@@ -259,14 +260,15 @@ fn make(p: &Packet) -> Option<()> {
     whole.then_some(())
 }
 
-/// Identifies a packet: [`Message::quote`], and [`backward::BY_NUMBER`] if that is a sequence number, else 0.
+/// Identifies a packet: [`Message::quote`], [`Message::acknowledgment`], and [`backward::BY_NUMBER`] if these are TCP's
+/// numbers, else 0.
 #[inline(always)]
-fn quote(p: &Packet, ip: &Ip, is_tcp: bool) -> (u32, u8) {
+fn quote(p: &Packet, ip: &Ip, is_tcp: bool) -> (u32, u32, u8) {
     if is_tcp && !ip.authenticated {
         // Read again, not passed in an `Option<Tcp>`: LLVM would spill its registers, which are uninitialised for
         // other protocols, and the verifier rejects that.
-        let sequence = load::<4>(&p.ctx, ip.upper() + 4).map_or(0, u32::from_be_bytes);
-        return (sequence, backward::BY_NUMBER);
+        let numbers = load::<8>(&p.ctx, ip.upper() + 4).map_or(0, u64::from_be_bytes);
+        return ((numbers >> 32) as u32, numbers as u32, backward::BY_NUMBER);
     }
     // IPv4: total length and identification; IPv6: the flow label, without the traffic class.
     let (at, mask) = if ip.version == 4 {
@@ -279,7 +281,7 @@ fn quote(p: &Packet, ip: &Ip, is_tcp: bool) -> (u32, u8) {
         None => 0,
     };
     let body = load::<8>(&p.ctx, ip.upper() + 8).unwrap_or_default();
-    (backward::fingerprint(header, body), 0)
+    (backward::fingerprint(header, body), 0, 0)
 }
 
 /// Records a packet at its source, so that messages may quote it: of a non-TCP flow, or of one that shares its limiter.
@@ -298,7 +300,7 @@ pub fn remember(
         return 0;
     }
     let flow = key.hash();
-    let (quote, _) = quote(&p, ip, is_tcp);
+    let (quote, ..) = quote(&p, ip, is_tcp);
     write(Quoted::new(quote, flow), now_ns);
     if field!(&p.ctx, gso_size) != 0 {
         write(Quoted::new(SUPER, flow), now_ns);
@@ -399,7 +401,7 @@ fn come_back(p: &Packet) -> Option<Count> {
             quote: m.quote,
             flags: backward::BY_MESSAGE | (m.flags & backward::IN_PACKETS | by_number) as u32,
             kind: m.kind.into(),
-            _pad: 0,
+            acknowledgment: m.acknowledgment,
         };
     }
     let program = if m.kind == Kind::Marks as u8 {

@@ -615,7 +615,7 @@ impl Simulation<'_> {
                 sequence,
                 marks: feedback,
                 kind: kind as u32,
-                _pad: 0,
+                acknowledgment: 0,
                 quote: 0,
                 flags: backward::BY_MESSAGE
                     | if self.feedback.is_echoed() {

@@ -32,7 +32,7 @@ use ecn_user::{
 
 use super::{
     attacks::{FORGED, flood, in_the_name_of, scattered},
-    tcp::connect,
+    tcp::{PORT, connect, send},
 };
 
 /// Rate of the source's link: lower than what it can send, also when emulated.
@@ -517,6 +517,50 @@ fn a_source_with_echoes_refuses_messages() {
         victim.counted(Count::MessageUnknown, done * u64::from(FORGED));
         victim.kept_its_rate();
     }
+}
+
+/// A forger who does not see a connection's segments knows neither of the numbers that a quote has to have.
+#[test]
+fn forged_messages_slow_no_connection() {
+    kernel_test!();
+    let lab = Lab::new(3);
+    let running = Running::start(config(&lab, Marking::None), Options::default());
+    let forger = Forger::new(&lab);
+    let (sending, receiving) = connect(&lab.hosts[0], &lab.hosts[1], false, None);
+    let src_port = sending.local_addr().expect("its address").port();
+    // Enough for a rate of its own.
+    let ends = send(sending, receiving, 1 << 21);
+    let has_own_rate = || only_flow(&running, protocol::TCP).has_own_rate != 0;
+    assert!(eventually(s(2), has_own_rate));
+    let kinds = [
+        (Kind::Marks, 1),
+        (Kind::Bcn, bcn::STOP),
+        (Kind::Qcn, qcn::MAX_FEEDBACK),
+    ];
+    for (kind, feedback) in kinds {
+        forger.floods(|n| {
+            forger.frame(&Message {
+                protocol: protocol::TCP,
+                src_port,
+                dst_port: PORT,
+                quote: scattered(n),
+                acknowledgment: scattered(!n),
+                sequence: n,
+                kind: kind as u8,
+                flags: backward::BY_NUMBER,
+                feedback,
+                point: 0x0200_0000_0001_0001,
+                signed: false,
+            })
+        });
+    }
+    let refused = || running.count(Count::MessageImpossible) == 3 * ALL;
+    assert!(eventually(s(10), refused), "{}", running.counts());
+    let _ends = send(ends.0, ends.1, 1 << 20);
+    let flow = only_flow(&running, protocol::TCP);
+    assert!(!flow.is_limited(link()), "{flow:?}");
+    assert_eq!((flow.decreases, flow.marked_packets), (0, 0), "{flow:?}");
+    assert_ne!(flow.ace.expected, 0, "{flow:?}");
 }
 
 /// Ports sign their messages correctly, and the hosts' programs accept the signatures.

@@ -32,6 +32,8 @@ const ENDPOINT: u16 = 1;
 const LINK: u64 = 12_500_000;
 const MS: u64 = 1_000_000;
 const FRAME: u32 = 1514;
+/// In all TCP segments.
+const ACKNOWLEDGMENT: u32 = 0x1234_5678;
 /// Packets after which a flow has a rate of its own.
 const FIRST: u64 = 2 * flow::SHORT_PACKETS;
 
@@ -322,6 +324,7 @@ impl Both<'_> {
             tcp[..2].copy_from_slice(&self.key.src_port.to_be_bytes());
             tcp[2..4].copy_from_slice(&self.key.dst_port.to_be_bytes());
             tcp[4..8].copy_from_slice(&self.next.to_be_bytes());
+            tcp[8..12].copy_from_slice(&ACKNOWLEDGMENT.to_be_bytes());
             (tcp[12], tcp[13]) = (0x50, 0x10);
             self.quote = self.next;
             self.next += DATA as u32;
@@ -354,6 +357,7 @@ impl Both<'_> {
         if self.key.protocol == protocol::TCP {
             let data = self.next - sequence;
             host.on_tcp_send(0, false, sequence, data, data);
+            host.ace.expected = ACKNOWLEDGMENT;
         }
         host.on_send(now_ns);
         host.sent_packets += 1;
@@ -400,6 +404,7 @@ impl Both<'_> {
             flags: by_number,
             feedback: notification.feedback,
             point: notification.point,
+            acknowledgment: if self.is_tcp() { ACKNOWLEDGMENT } else { 0 },
             signed: false,
         };
         let report = Report {
@@ -409,7 +414,7 @@ impl Both<'_> {
             quote: m.quote,
             flags: backward::BY_MESSAGE | u32::from(by_number),
             kind: m.kind.into(),
-            ..Report::default()
+            acknowledgment: m.acknowledgment,
         };
         let ip = Ip::of([10, 77, 0, 2], [10, 77, 0, 1]).to_mac([0; 6]);
         let ip = ip.ecn(packet::NOT_ECT).ttl(backward::TTL);

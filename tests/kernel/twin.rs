@@ -19,9 +19,8 @@ mod bench;
 const SHARES: [&str; 5] = ["root", "inter_switch", "local", "remote", "victim"];
 const WARM_UP: u64 = 2;
 const SECONDS: u64 = 4;
-/// Maximum difference between twin and rig, of the link's rate. Over 25 s on a quiet machine they differ by less than .05
-/// (docs/feedback.md); in 8 s BCN's shares, which change slowly, spread by .06, and late timers take .05 of the links.
-const NEAR: f64 = 0.1;
+/// Maximum difference between twin and rig, of the link's rate.
+const NEAR: f64 = 0.05;
 type Shares = [f64; SHARES.len()];
 
 fn shares(value: &Value) -> Shares {
@@ -153,8 +152,11 @@ fn shares_match_the_rig() {
         Row::echo("input-output", &[OFF]),
         Row::echo("input-output", &[FRACTIONAL]),
         Row::backward("input-output", &[FRACTIONAL, ("feedback", "backward")]),
-        // QCN is left out: its time from a message to the rate does not show whether a run was disturbed.
-        Row::backward("bcn", &[]),
+        // In 8 s, BCN's shares spread by .06. QCN's do so in 25 s, in both, by the seed: docs/feedback.md compares means.
+        Row {
+            seconds: 16,
+            ..Row::backward("bcn", &[])
+        },
     ];
     for row in rows {
         let twin = row.simulated(&ecn);

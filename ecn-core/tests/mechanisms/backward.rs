@@ -22,6 +22,7 @@ fn message() -> Message {
         flags: IN_PACKETS,
         feedback: 3,
         point: 0x0200_0000_0001_0007,
+        acknowledgment: 0xddee_ff01,
         signed: false,
     }
 }
@@ -30,14 +31,15 @@ fn message() -> Message {
 fn the_format_is_as_documented() {
     let bytes = message().to_bytes();
     let expected = [
-        3, 17, 0x11, 0x22, 0x33, 0x44, 0, 0, // version, protocol, ports; offset of a checksum
+        5, 17, 0x11, 0x22, 0x33, 0x44, 0, 0, // version, protocol, ports; offset of a checksum
         0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc, // quote, sequence
         0, 0, 0, 1, 0, 0, 0, 3, // offset of a checksum, kind, flags, feedback
         2, 0, 0, 0, 0, 1, 0, 7, // point
+        0xdd, 0xee, 0xff, 0x01, // acknowledgment
     ];
     assert_eq!(bytes, expected);
     assert_eq!(Message::parse(&bytes), Some(message()));
-    for version in [0, 1, 2, 5, 255] {
+    for version in [0, 1, 2, 3, 4, 255] {
         let other = [&[version], &bytes[1..]].concat();
         assert_eq!(Message::parse(&other.try_into().unwrap()), None);
     }
@@ -284,6 +286,29 @@ fn a_flow_checks_its_reports() {
     assert_eq!(old, Err(Refusal::Impossible));
     tcp.ace.end = 1 << 10;
     assert!(tcp.on_report(&by_number, 5, true).is_ok());
+    // Acknowledgment numbers: sent lately, by another processor a moment ago, or never.
+    tcp.ace.expected = 1 << 20;
+    for (sequence, acknowledgment) in [(2, 1), (3, (1 << 20) + (1 << 18))] {
+        let report = backward::Report {
+            sequence,
+            acknowledgment,
+            ..by_number
+        };
+        assert!(tcp.on_report(&report, 6, true).is_ok(), "{report:?}");
+    }
+    for acknowledgment in [
+        1 << 31,
+        (1 << 20) + (1 << 18) + 1,
+        (1u32 << 20).wrapping_sub(1 << 22),
+    ] {
+        let report = backward::Report {
+            sequence: 4,
+            acknowledgment,
+            ..by_number
+        };
+        let refused = tcp.on_report(&report, 7, true);
+        assert_eq!(refused, Err(Refusal::Impossible), "{report:?}");
+    }
     let clock = backward::Report {
         flags: backward::BY_CLOCK,
         ..backward::Report::default()

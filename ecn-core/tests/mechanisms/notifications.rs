@@ -81,7 +81,7 @@ const CLOCK: Report = Report {
     quote: 0,
     flags: BY_CLOCK,
     kind: 0,
-    _pad: 0,
+    acknowledgment: 0,
 };
 
 #[test]

@@ -9,7 +9,7 @@ use ecn_core::{
     echo::{self, Echo},
     marking::{MarkAt, Marking, Policy},
     packet::{self, protocol},
-    reaction,
+    qcn, reaction,
     response::{self, Function},
     shares::ShareBy,
 };
@@ -111,7 +111,19 @@ impl Loaded {
             response: response::Policy::hp(Function::Lipd),
             reaction: reaction::Policy {
                 bcn: bcn::Policy::new(&bcn::Gains::defaults(LINK)).expect("gains"),
-                ..reaction::Policy::default()
+                qcn: qcn::Policy {
+                    line_bytes_per_s: LINK,
+                    min_bytes_per_s: LINK / 2_000,
+                    decrease: (1 << 32) / 128,
+                    min_decrease: 1 << 31,
+                    volume_bytes: 75_000,
+                    volume_time: 0,
+                    stage_time: 150_000_000,
+                    active_bytes_per_s: LINK / 2_000,
+                    hyper_bytes_per_s: LINK / 200,
+                    stages: 5,
+                    clamp_target: 0,
+                },
             },
             echo: echo::Policy {
                 // No echo is due while the receiver is measured: echoes are separate packets.
@@ -314,6 +326,10 @@ fn next_notification(number: u32) -> Vec<u8> {
     message(Kind::Bcn, 2 << 8, number, feedback.to_word())
 }
 
+fn next_quantised(number: u32) -> Vec<u8> {
+    message(Kind::Qcn, 3 << 8, number, qcn::MAX_FEEDBACK / 4)
+}
+
 /// The cases; devices are three pairs of ports on bridges of different policies, an endpoint, and a port that is sampled.
 fn cases(devices: &[u32]) -> Vec<Case> {
     let v4 = udp(&data());
@@ -403,6 +419,11 @@ fn cases(devices: &[u32]) -> Vec<Case> {
             "BCN notification, reaction, one by one",
             next_notification,
         ),
+        backward(
+            name::ENDPOINT_IN,
+            "QCN notification, reaction, one by one",
+            next_quantised,
+        ),
     ]
 }
 
@@ -428,7 +449,7 @@ fn check(maps: &Maps) {
     assert_eq!(count(Count::EchoAccepted), 2 * SINGLE as u64);
     assert_eq!(count(Count::EchoSent), 2 * SINGLE as u64);
     assert_eq!(count(Count::MessageSent), SINGLE as u64);
-    assert_eq!(count(Count::MessageAccepted), 2 * SINGLE as u64);
+    assert_eq!(count(Count::MessageAccepted), 3 * SINGLE as u64);
 }
 
 /// All programs with all packets.
