@@ -375,7 +375,7 @@ impl Sender {
     }
 
     /// Whether a segment with these numbers may be on its way from the source to a bridge: its data is less far behind
-    /// than for [`Sender::has_sent`], whatever is acknowledged.
+    /// than for `has_sent`, whatever is acknowledged.
     #[inline(always)]
     #[must_use]
     pub const fn has_sent_lately(&self, sequence: u32, acknowledgment: u32) -> bool {

@@ -80,6 +80,8 @@ enum Phase {
     Signed,
     /// It expects messages of ports, not signed.
     Backward,
+    /// The same, with QCN: reactions to it would change those to the other messages.
+    Quantised,
 }
 
 /// Programs loaded once, on devices of the calling thread's namespace.
@@ -165,7 +167,7 @@ impl Loaded {
     fn begin(&mut self, phase: Phase) {
         let mut endpoint = self.maps.endpoint(ENDPOINT).expect("an endpoint");
         match phase {
-            Phase::Echo => {}
+            Phase::Echo | Phase::Quantised => {}
             Phase::Signed => {
                 endpoint.echo.auth = echo::SIGN;
                 endpoint.echo.keys[0] = KEY;
@@ -419,11 +421,14 @@ fn cases(devices: &[u32]) -> Vec<Case> {
             "BCN notification, reaction, one by one",
             next_notification,
         ),
-        backward(
-            name::ENDPOINT_IN,
-            "QCN notification, reaction, one by one",
-            next_quantised,
-        ),
+        Case {
+            phase: Phase::Quantised,
+            ..single(
+                name::ENDPOINT_IN,
+                "QCN notification, reaction, one by one",
+                next_quantised,
+            )
+        },
     ]
 }
 
@@ -588,9 +593,14 @@ fn singly(
     times: &mut [Vec<f64>],
 ) -> Vec<f64> {
     let mut empty_singly = Vec::new();
-    for (phase, number) in [Phase::Echo, Phase::Signed, Phase::Backward]
-        .into_iter()
-        .flat_map(|phase| (0..SINGLE as u32).map(move |number| (phase, number)))
+    for (phase, number) in [
+        Phase::Echo,
+        Phase::Signed,
+        Phase::Backward,
+        Phase::Quantised,
+    ]
+    .into_iter()
+    .flat_map(|phase| (0..SINGLE as u32).map(move |number| (phase, number)))
     {
         if number == 0 {
             loaded.begin(phase);
