@@ -228,7 +228,7 @@ fn make(p: &Packet) -> Option<()> {
     if !p.addresses(&ip, &mut key) {
         return None;
     }
-    let (quote, acknowledgment, by_number) = quote(p, &ip, t.tcp.is_some());
+    let (quote, acknowledgment, by_number) = quote(p, &ip, t.tcp().is_some());
     let mut m = Message {
         protocol: ip.protocol,
         src_port: t.src_port,

@@ -17,8 +17,7 @@ pub const ECHO_MARK: u32 = 0xec0e_ec0e;
 
 pub struct Classified {
     pub ip: Ip,
-    /// TCP header fields; `None` for other protocols.
-    tcp: Option<packet::Tcp>,
+    tcp: packet::Tcp,
     /// Subject to rate limits and marks: any packet except TCP segments without payload.
     pub data: bool,
     /// Length of all headers, bytes.
@@ -26,13 +25,10 @@ pub struct Classified {
 }
 
 impl Classified {
-    /// The TCP header, if it may be modified: an authentication header (RFC 4302) would no longer match.
+    /// See [`packet::Transport::tcp`].
     #[inline(always)]
     pub fn tcp(&self) -> Option<&packet::Tcp> {
-        match &self.tcp {
-            Some(t) if !self.ip.authenticated => Some(t),
-            _ => None,
-        }
+        self.tcp.if_present()
     }
 }
 
@@ -55,7 +51,7 @@ pub fn classify(p: &Packet, key: &mut Key) -> Option<Classified> {
     Some(Classified {
         ip,
         tcp: t.tcp,
-        data: t.tcp.is_none() || ip.upper_len() > t.header_len,
+        data: t.tcp().is_none() || ip.upper_len() > t.header_len,
         headers: ip.upper() + t.header_len,
     })
 }

@@ -82,19 +82,19 @@ fn tcp_events(
     if let Some(t) = c.tcp()
         && endpoint.flags & abi::ECHO != 0
     {
-        if t.syn {
+        if t.syn() {
             tcp::handshake(p, &c.ip, t, key, endpoint, false);
         }
-        if (t.fin || t.rst) && !c.data && endpoint.flags & abi::CONTROL_FLOWS != 0 {
+        if (t.fin() || t.rst()) && !c.data && endpoint.flags & abi::CONTROL_FLOWS != 0 {
             queue_behind_data(p, key, endpoint, control.valid_until_ns);
         }
-        if t.rst {
+        if t.rst() {
             on_reset(key);
         }
-        if t.fin && !c.data {
+        if t.fin() && !c.data {
             on_fin(key);
         }
-        if t.syn || t.rst {
+        if t.syn() || t.rst() {
             return None;
         }
     }
@@ -142,7 +142,7 @@ fn encode_feedback(
         len,
         segment,
         // Without echoes (backward messages alone), TCP's own ECN response gets no marks either.
-        tcp_set_ecn: endpoint.flags & abi::ECHO != 0 && (t.ecn || c.ip.ecn() != packet::NOT_ECT),
+        tcp_set_ecn: endpoint.flags & abi::ECHO != 0 && (t.ecn() || c.ip.ecn() != packet::NOT_ECT),
     }
 }
 
@@ -238,7 +238,7 @@ fn send_data(
         return None;
     }
     if let Some(t) = c.tcp()
-        && t.fin
+        && t.fin()
     {
         write_once!(f, flow.ended, endpoint.limit_by.unmerged() & 1);
     }
@@ -314,7 +314,7 @@ fn start_own_rate_if_due(
     if idle || read_once!(f, flow.has_own_rate) == 0 {
         // A flow that sends its last data, or retransmits after its FIN, stays in the short flows' class: it would
         // need its own class only for a moment, and the kernel walks all classes whenever one is added or removed.
-        if c.tcp().is_some_and(|t| t.fin) || read_once!(f, flow.ended) != 0 {
+        if c.tcp().is_some_and(|t| t.fin()) || read_once!(f, flow.ended) != 0 {
             return;
         }
         // Without echoes, there is no feedback to wait for.

@@ -45,18 +45,18 @@ pub fn ingress(ctx: TcContext) -> Option<i32> {
     if let Some(t) = c.tcp()
         && endpoint.flags & abi::ECHO != 0
     {
-        if t.syn {
+        if t.syn() {
             tcp::handshake(&p, &c.ip, t, &mut key, endpoint, true);
         }
         // A RST may be forged. The state of a reset connection is removed once it is idle.
-        if t.syn || t.rst {
+        if t.syn() || t.rst() {
             return None;
         }
         let fresh = receive(&p, &c, &mut key, endpoint);
-        if t.fin {
+        if t.fin() {
             tcp::on_fin(&p, &c.ip, t, &key);
         }
-        if fresh == 0 && limited && t.ack {
+        if fresh == 0 && limited && t.ack() {
             tcp::handle_ack(&p, &c.ip, t, c.data, &mut key);
         }
         return None;

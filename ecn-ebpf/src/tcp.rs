@@ -124,15 +124,15 @@ fn rewrite_flags(ctx: &TcContext, at: u32, change: impl FnOnce([u8; 2]) -> [u8; 
 /// ECN was negotiated, if this machine sends it or has sent the SYN. `arriving`: at ingress.
 #[inline(always)]
 pub fn handshake(p: &Packet, ip: &Ip, t: &Tcp, key: &mut Key, endpoint: &Endpoint, arriving: bool) {
-    if !t.ack {
-        if t.ecn && endpoint.flags & abi::CONTROL_TCP != 0 {
+    if !t.ack() {
+        if t.ecn() && endpoint.flags & abi::CONTROL_TCP != 0 {
             write_ace(&p.ctx, ip.upper(), 0);
         }
         if arriving {
             return;
         }
     }
-    let (negotiated, now) = (t.ecn, now());
+    let (negotiated, now) = (t.ecn(), now());
     // The result is stored in the entry of the flow that this machine receives.
     if arriving {
         let (next, ack) = (t.sequence.wrapping_add(1), t.ack_number);
@@ -156,7 +156,7 @@ pub fn handshake(p: &Packet, ip: &Ip, t: &Tcp, key: &mut Key, endpoint: &Endpoin
         count(Count::ReceiversFull, 1);
         return;
     };
-    if t.ack {
+    if t.ack() {
         let next = t.ack_number;
         with_lock!(r, receiver as r => r.begin(negotiated, next, now));
         new_feedback(key);
@@ -178,7 +178,7 @@ pub fn encode(
     f: Option<*mut LockedFlow>,
     key: &mut Key,
 ) -> u32 {
-    let (tcp_set_ecn, ack) = (t.ecn, t.ack_number);
+    let (tcp_set_ecn, ack) = (t.ecn(), t.ack_number);
     let generation = match f {
         Some(f) => read_once!(f, flow.feedback_generation),
         None => 0,
@@ -273,7 +273,7 @@ pub fn handle_ack(p: &Packet, ip: &Ip, t: &Tcp, data: bool, key: &mut Key) {
         (*a).ack = Ack {
             sequence: t.sequence,
             ack: t.ack_number,
-            ace: t.ace.into(),
+            ace: t.ace().into(),
             payload: data.into(),
         };
         (*a).at = ip.upper();

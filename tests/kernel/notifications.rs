@@ -46,6 +46,10 @@ fn notifying(lab: &Lab, marking: Marking) -> Running {
 fn notifications(lab: &Lab, marking: Marking) -> Config {
     lab.limit(1, link() / 5, 5000);
     lab.link(0, link());
+    configuration(lab, marking)
+}
+
+fn configuration(lab: &Lab, marking: Marking) -> Config {
     let mut config = running::config(lab, marking);
     // Often enough for few packets.
     config.bcn.0.pm = "1/10".parse().expect("a fraction");
@@ -127,6 +131,11 @@ fn udp_reacts(ecn: &Path, marking: Marking, ipv6: bool) {
     let untouched = |frame: &&Vec<u8>| ecn_of(frame) == Some(packet::NOT_ECT);
     assert!(of_flow.iter().all(untouched));
     lab.limit(1, 10 * link(), 5000);
+    if !running::watches_queues() {
+        // The rates of virtual queues are configured.
+        let faster = configuration(&lab, marking);
+        running.agent().reload(faster).expect("reload");
+    }
     // By notifications or by stages: without notifications a flow recovers by itself only after a longer time.
     let slowed = flow_of(&running).rate_bytes_per_s;
     let rises = eventually(Duration::from_nanos(reaction::SILENCE_NS * 3 / 4), || {

@@ -272,10 +272,20 @@ pub struct Transport {
     pub src_port: u16,
     /// Destination port.
     pub dst_port: u16,
-    /// TCP's flags, unless they must not change ([`Ip::authenticated`]).
-    pub tcp: Option<Tcp>,
     /// Length of the transport header, bytes.
     pub header_len: u32,
+    /// See [`Self::tcp`]. Not an `Option`, whose content is unset if it is `None`: the compiler copies it all the same,
+    /// and up to Linux 5.11 the verifier refuses to read what was not written.
+    pub tcp: Tcp,
+}
+
+impl Transport {
+    /// TCP's header, unless it must not change ([`Ip::authenticated`]).
+    #[inline(always)]
+    #[must_use]
+    pub const fn tcp(&self) -> Option<&Tcp> {
+        self.tcp.if_present()
+    }
 }
 
 /// Reads the transport header of a packet.
@@ -312,7 +322,7 @@ pub fn transport<F: Read + ?Sized>(frame: &F, ip: &Ip) -> Result<Transport, Pass
             return Err(Pass::Malformed);
         }
         if !ip.authenticated {
-            t.tcp = Some(flags);
+            t.tcp = flags;
         }
     } else if !frame.read(ip.upper(), &mut b[..4]) {
         return Err(Pass::Malformed);

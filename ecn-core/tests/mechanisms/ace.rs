@@ -92,8 +92,8 @@ fn flags_of_a_header() {
             assert_eq!(written[0] & !1, reserved & !1);
             assert_eq!(written[1] & 0x3f, flags & 0x3f);
             (b[12], b[13]) = (written[0], written[1]);
-            assert_eq!(tcp(&b).ace, ace);
-            assert_eq!(tcp(&b).ecn, ace != 0);
+            assert_eq!(tcp(&b).ace(), ace);
+            assert_eq!(tcp(&b).ecn(), ace != 0);
         }
     }
 }

@@ -83,7 +83,7 @@ fn consistent(frame: &[u8]) {
     if let Ok(t) = found.transport {
         assert!(t.header_len <= ip.upper_len(), "{found:?}");
         assert!(!ip.fragment || t == Transport::default());
-        assert!(t.tcp.is_none() || (ip.protocol == protocol::TCP && !ip.authenticated));
+        assert!(t.tcp().is_none() || (ip.protocol == protocol::TCP && !ip.authenticated));
     }
     remarked(frame, &found);
 }
@@ -171,9 +171,9 @@ fn compare(frame: &[u8]) -> bool {
                 (tcp.source_port(), tcp.destination_port())
             );
             assert_eq!(t.header_len as usize, tcp.header_len());
-            if let Some(flags) = t.tcp {
-                assert_eq!((flags.syn, flags.ack), (tcp.syn(), tcp.ack()));
-                assert_eq!(flags.ecn, tcp.ece() || tcp.cwr() || tcp.ns());
+            if let Some(ours) = t.tcp() {
+                assert_eq!((ours.syn(), ours.ack()), (tcp.syn(), tcp.ack()));
+                assert_eq!(ours.ecn(), tcp.ece() || tcp.cwr() || tcp.ns());
             }
         }
         Some(TransportSlice::Udp(udp)) => {
@@ -184,7 +184,7 @@ fn compare(frame: &[u8]) -> bool {
                 (ports.0, ports.1, 8)
             );
         }
-        _ => assert!(found.transport.is_err() || found.transport.unwrap().tcp.is_none()),
+        _ => assert!(found.transport.is_err() || found.transport.unwrap().tcp().is_none()),
     }
     true
 }
@@ -220,12 +220,7 @@ fn upper() -> impl Strategy<Value = (u8, Vec<u8>, Transport)> {
                 b[13] = flags;
                 let header_len = u32::from(words) * 4;
                 let tcp = packet::Tcp {
-                    syn: flags & 2 != 0,
-                    fin: flags & 1 != 0,
-                    rst: flags & 4 != 0,
-                    ack: flags & 16 != 0,
-                    ecn: flags & 0xc0 != 0 || ae & 1 != 0,
-                    ace: (ae & 1) << 2 | flags >> 6,
+                    flags: u16::from_be_bytes([ae & 1, flags]),
                     header_len,
                     sequence: u32::from_be_bytes([rest; 4]),
                     ack_number: u32::from_be_bytes([rest; 4]),
@@ -233,8 +228,8 @@ fn upper() -> impl Strategy<Value = (u8, Vec<u8>, Transport)> {
                 let t = Transport {
                     src_port: src,
                     dst_port: dst,
-                    tcp: Some(tcp),
                     header_len,
+                    tcp,
                 };
                 (protocol::TCP, b, t)
             }
@@ -257,8 +252,8 @@ fn upper() -> impl Strategy<Value = (u8, Vec<u8>, Transport)> {
                 let t = Transport {
                     src_port: src,
                     dst_port: dst,
-                    tcp: None,
                     header_len,
+                    ..Transport::default()
                 };
                 (protocol, b, t)
             }),
@@ -435,7 +430,7 @@ fn built() -> impl Strategy<Value = Built> {
             let reached = !ip.fragment && ip.protocol == upper;
             let mut transport = if reached { found } else { Transport::default() };
             if ip.authenticated {
-                transport.tcp = None;
+                transport.tcp = packet::Tcp::default();
             }
             let expected = if tags.len() as u32 > TAGS {
                 Err(Pass::Other)

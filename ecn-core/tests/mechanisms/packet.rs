@@ -417,7 +417,7 @@ fn authentication_header() {
         (protocol::TCP, 44, true)
     );
     let t = transport(&f[..], &ip).unwrap();
-    assert_eq!((t.src_port, t.dst_port, t.tcp), (1, 2, None));
+    assert_eq!((t.src_port, t.dst_port, t.tcp()), (1, 2, None));
 }
 
 /// Tunnels: outer headers only; ESP has no readable ports.
@@ -676,7 +676,7 @@ fn ports() {
         let t = transport(&f[..], &ip).unwrap();
         let has = [6, 17, 33, 132, 136].contains(&protocol);
         assert_eq!(t.src_port != 0, has, "{protocol}");
-        assert_eq!(t.tcp.is_some(), protocol == 6);
+        assert_eq!(t.tcp().is_some(), protocol == 6);
     }
 }
 
@@ -716,18 +716,21 @@ fn tcp_flags_by_hand() {
     };
     let t = segment(0x50, 0x02);
     assert_eq!(
-        (t.syn, t.ack, t.ecn, t.header_len),
+        (t.syn(), t.ack(), t.ecn(), t.header_len),
         (true, false, false, 20)
     );
     let t = segment(0xa0, 0x12);
-    assert_eq!((t.syn, t.ack, t.ecn, t.header_len), (true, true, false, 40));
+    assert_eq!(
+        (t.syn(), t.ack(), t.ecn(), t.header_len),
+        (true, true, false, 40)
+    );
     // RFC 3168: ECE and CWR ask for ECN; RFC 9768: AE with them.
     for (ae, flags) in [(0, 0x42), (0, 0x82), (0, 0xc2), (1, 0x02), (1, 0xc2)] {
         assert!(segment(0x50 | ae, flags).ecn, "{ae} {flags:#x}");
     }
     // FIN, PSH, URG, RST; reserved bits.
     let t = segment(0x5e, 0x2d);
-    assert_eq!((t.syn, t.ack, t.ecn), (false, false, false));
+    assert_eq!((t.syn(), t.ack(), t.ecn()), (false, false, false));
 }
 
 proptest! {
@@ -746,11 +749,11 @@ proptest! {
         let mut b = [0; TRANSPORT_WINDOW];
         b.copy_from_slice(&bytes[..TRANSPORT_WINDOW]);
         let t = tcp(&b);
-        prop_assert_eq!((t.syn, t.ack), (h.syn, h.ack));
-        prop_assert_eq!(t.ecn, h.ece || h.cwr || h.ns);
+        prop_assert_eq!((t.syn(), t.ack()), (h.syn, h.ack));
+        prop_assert_eq!(t.ecn(), h.ece || h.cwr || h.ns);
         prop_assert_eq!(t.header_len as usize, h.header_len());
-        prop_assert_eq!(t.rst, h.rst);
-        prop_assert_eq!(t.ace, u8::from(h.ns) << 2 | u8::from(h.cwr) << 1 | u8::from(h.ece));
+        prop_assert_eq!(t.rst(), h.rst);
+        prop_assert_eq!(t.ace(), u8::from(h.ns) << 2 | u8::from(h.cwr) << 1 | u8::from(h.ece));
         prop_assert_eq!((t.sequence, t.ack_number), (h.sequence_number, h.acknowledgment_number));
     }
 }
