@@ -139,11 +139,12 @@ fn try_port_out(ctx: TcContext) -> Option<i32> {
     }
     if d.virtual_ns_per_byte != 0 {
         // Not in `ecn_port_virt`, which has no stack left. Longer packets are not echoes.
-        if field!(&p.ctx, len) <= MAX_ECHO_LEN
-            && let Some(ip) = p.parse()
-            && requests_headroom(&ip, flags)
-        {
-            write_headroom(&p, &ip, netns, &d, coarse_now());
+        if field!(&p.ctx, len) <= MAX_ECHO_LEN {
+            // What cannot be parsed is counted here, and not again there.
+            let ip = p.parse()?;
+            if requests_headroom(&ip, flags) {
+                write_headroom(&p, &ip, netns, &d, coarse_now());
+            }
         }
         tail_call(&p.ctx, abi::TAIL_VIRTUAL, netns);
         return None;
