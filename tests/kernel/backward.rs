@@ -537,30 +537,53 @@ fn forged_messages_slow_no_connection() {
         (Kind::Bcn, bcn::STOP),
         (Kind::Qcn, qcn::MAX_FEEDBACK),
     ];
-    for (kind, feedback) in kinds {
-        forger.floods(|n| {
-            forger.frame(&Message {
-                protocol: protocol::TCP,
-                src_port,
-                dst_port: PORT,
-                quote: scattered(n),
-                acknowledgment: scattered(!n),
-                sequence: n,
-                kind: kind as u8,
-                flags: backward::BY_NUMBER,
-                feedback,
-                point: 0x0200_0000_0001_0001,
-                signed: false,
-            })
-        });
+    let forged = |(kind, feedback), numbers: [u32; 2], n| {
+        let [quote, acknowledgment] = numbers;
+        forger.frame(&Message {
+            protocol: protocol::TCP,
+            src_port,
+            dst_port: PORT,
+            quote,
+            acknowledgment,
+            sequence: n,
+            kind: kind as u8,
+            flags: backward::BY_NUMBER,
+            feedback,
+            point: 0x0200_0000_0001_0001,
+            signed: false,
+        })
+    };
+    for kind in kinds {
+        forger.floods(|n| forged(kind, [scattered(n), scattered(!n)], n));
     }
-    let refused = || running.count(Count::MessageImpossible) == 3 * ALL;
-    assert!(eventually(s(10), refused), "{}", running.counts());
-    let _ends = send(ends.0, ends.1, 1 << 20);
+    let is_refused = |n| {
+        let refused = || running.count(Count::MessageImpossible) == n;
+        assert!(eventually(s(10), refused), "{}", running.counts());
+    };
+    is_refused(3 * ALL);
+    // One of the numbers is not enough.
+    let ace = only_flow(&running, protocol::TCP).ace;
+    let (sequence, far) = (ace.end.wrapping_sub(1), 1 << 30);
+    for (n, kind) in kinds.into_iter().enumerate() {
+        for numbers in [
+            [sequence, ace.expected.wrapping_add(far)],
+            [sequence.wrapping_sub(far), ace.expected],
+        ] {
+            forger.send(&forged(kind, numbers, FORGED + n as u32));
+        }
+    }
+    is_refused(3 * ALL + 6);
+    let ends = send(ends.0, ends.1, 1 << 20);
     let flow = only_flow(&running, protocol::TCP);
     assert!(!flow.is_limited(link()), "{flow:?}");
     assert_eq!((flow.decreases, flow.marked_packets), (0, 0), "{flow:?}");
     assert_ne!(flow.ace.expected, 0, "{flow:?}");
+    // With both it is accepted, as the ports' own are.
+    let sequence = flow.ace.end.wrapping_sub(1);
+    forger.send(&forged(kinds[0], [sequence, flow.ace.expected], 1));
+    let accepted = || running.count(Count::MessageAccepted) == 1;
+    assert!(eventually(s(2), accepted), "{}", running.counts());
+    drop(ends);
 }
 
 /// Ports sign their messages correctly, and the hosts' programs accept the signatures.

@@ -17,13 +17,14 @@ use crate::step;
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// Debian's mirror, if this machine's own lists name none.
 const DEBIAN: &str = "http://deb.debian.org";
-/// The suites of each known series, and those in which any other series is searched for.
-const SUITES: [(&str, &[&str]); 4] = [
+/// The suites of each known series.
+const SUITES: [(&str, &[&str]); 3] = [
     ("5.10", &["bullseye-security"]),
     ("6.1", &["bookworm-security", "bookworm"]),
     ("6.12", &["trixie-security", "trixie"]),
-    ("", &["trixie-backports", "sid"]),
 ];
+/// The suites in which any other series is searched for.
+const UNKNOWN: [&str; 2] = ["trixie-backports", "sid"];
 
 /// A kernel on disk.
 #[derive(Clone, Debug)]
@@ -80,21 +81,16 @@ pub fn kernels(series: &[String], unavailable: Unavailable) -> Result<Vec<Result
     fs::create_dir_all(&kept).with_context(|| format!("making {}", kept.display()))?;
     let lock = File::create(kept.join("lock")).context("the lock of the kernels")?;
     lock.lock().context("locking the kernels")?;
-    let here = |series: &str| Kernel::found(series, kept.join(series));
-    let missing: Vec<_> = series.iter().filter(|s| here(s).is_none()).collect();
-    let mut apt = None;
-    if !missing.is_empty() {
-        apt = Some(Lists::get(&kept, &missing));
-    }
-    let kernels = series.iter().map(|series| match (here(series), &apt) {
-        (Some(kernel), _) => Ok(kernel),
-        (None, Some(Ok(lists))) => lists.fetch(&kept, series, unavailable),
-        (None, Some(Err(error))) => {
-            Err(Lacks(format!("it could not be fetched: {error:#}")).into())
+    let kernel = |series: &String| {
+        if let Some(kernel) = Kernel::found(series, kept.join(series)) {
+            return Ok(kernel);
         }
-        (None, None) => bail!("it was removed meanwhile"),
-    });
-    Ok(kernels.collect())
+        // One by one: if a mirror lacks a suite, only the kernels of that suite are missing.
+        let lists = Lists::get(&kept, series)
+            .map_err(|error| Lacks(format!("it could not be fetched: {error:#}")))?;
+        lists.fetch(&kept, series, unavailable)
+    };
+    Ok(series.iter().map(kernel).collect())
 }
 
 /// Package lists of the suites that have kernels.
@@ -105,7 +101,7 @@ struct Lists {
 
 impl Lists {
     /// Updates them.
-    fn get(kept: &Path, series: &[&String]) -> Result<Self> {
+    fn get(kept: &Path, series: &str) -> Result<Self> {
         if !cfg!(target_arch = "x86_64") {
             bail!("kernels are fetched and emulated only for x86-64");
         }
@@ -279,28 +275,21 @@ pub fn mirror() -> String {
     mirror.unwrap_or(DEBIAN).to_owned()
 }
 
-/// Package sources for apt: the suites of these series, and for an unknown series those without a series.
-fn sources(mirror: &str, series: &[&String]) -> String {
-    let known = |name: &str| SUITES.iter().any(|(series, _)| *series == name);
-    let mut text = String::new();
-    for (of, suites) in SUITES {
-        let wanted = if of.is_empty() {
-            series.iter().any(|series| !known(series))
+/// Package sources for apt: the suites of a series.
+fn sources(mirror: &str, series: &str) -> String {
+    let suites = SUITES
+        .iter()
+        .find(|(of, _)| *of == series)
+        .map_or(&UNKNOWN[..], |(_, suites)| suites);
+    let source = |suite: &&str| {
+        let archive = if suite.ends_with("-security") {
+            "debian-security"
         } else {
-            series.iter().any(|series| series.as_str() == of)
+            "debian"
         };
-        for suite in suites.iter().filter(|_| wanted) {
-            let archive = if suite.ends_with("-security") {
-                "debian-security"
-            } else {
-                "debian"
-            };
-            text.push_str(&format!(
-                "deb [signed-by={KEYS}] {mirror}/{archive} {suite} main\n"
-            ));
-        }
-    }
-    text
+        format!("deb [signed-by={KEYS}] {mirror}/{archive} {suite} main\n")
+    };
+    suites.iter().map(source).collect()
 }
 
 /// Compares versions numerically, component by component.
@@ -357,12 +346,10 @@ mod tests {
 
     #[test]
     fn only_the_suites_that_are_needed_are_read() {
-        let series = ["5.10", "6.12"].map(str::to_owned);
-        let text = sources("http://m", &series.iter().collect::<Vec<_>>());
-        assert_eq!(text.lines().count(), 3, "{text}");
-        assert!(text.contains(" http://m/debian-security bullseye-security main\n"));
-        let series = ["7.3".to_owned()];
-        let text = sources("http://m", &series.iter().collect::<Vec<_>>());
+        let text = sources("http://m", "5.10");
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.ends_with(" http://m/debian-security bullseye-security main\n"));
+        let text = sources("http://m", "7.3");
         assert!(text.contains(" http://m/debian sid main\n"), "{text}");
         assert!(!text.contains("bookworm"), "{text}");
     }
