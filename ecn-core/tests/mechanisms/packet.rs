@@ -726,7 +726,7 @@ fn tcp_flags_by_hand() {
     );
     // RFC 3168: ECE and CWR ask for ECN; RFC 9768: AE with them.
     for (ae, flags) in [(0, 0x42), (0, 0x82), (0, 0xc2), (1, 0x02), (1, 0xc2)] {
-        assert!(segment(0x50 | ae, flags).ecn, "{ae} {flags:#x}");
+        assert!(segment(0x50 | ae, flags).ecn(), "{ae} {flags:#x}");
     }
     // FIN, PSH, URG, RST; reserved bits.
     let t = segment(0x5e, 0x2d);
