@@ -104,8 +104,6 @@ pub fn series(text: &str) -> Result<String, String> {
 struct Wanted {
     series: Vec<String>,
     unavailable: Unavailable,
-    /// The kernel that may be missing.
-    optional: Option<&'static str>,
     /// Names of tests, or parts of them; if empty, all tests are run.
     tests: Vec<String>,
     /// Whether these are complete names.
@@ -139,7 +137,6 @@ pub fn every_run(permission: Permission) -> Result<Vec<Rerun>> {
     let wanted = Wanted {
         series: EVERY_RUN.map(str::to_owned).to_vec(),
         unavailable: Unavailable::Newest,
-        optional: Some(END_OF_LIFE),
         tests: DECIDED_BY_KERNEL.map(str::to_owned).to_vec(),
         exact: true,
     };
@@ -160,7 +157,6 @@ pub fn test(series: &[String], names: &[String], permission: Permission) -> Resu
     let wanted = Wanted {
         series: series.to_vec(),
         unavailable: Unavailable::Lacks,
-        optional: None,
         tests: names.to_vec(),
         exact: false,
     };
@@ -184,7 +180,7 @@ fn run_on(wanted: &Wanted, permission: Permission) -> Result<Vec<Rerun>> {
             Err(error) => {
                 let error = error.context(format!("kernel {series}"));
                 step::print(&format!("{error:#}"));
-                if wanted.optional != Some(series) {
+                if wanted.unavailable == Unavailable::Lacks || series != END_OF_LIFE {
                     lacking = Some(error);
                 }
             }
@@ -605,7 +601,6 @@ mod tests {
         let wanted = |exact| Wanted {
             series: Vec::new(),
             unavailable: Unavailable::Newest,
-            optional: None,
             tests: ["a::passes", "d::hangs", "e::later"]
                 .map(str::to_owned)
                 .to_vec(),
@@ -641,7 +636,6 @@ mod tests {
         let mut wanted = Wanted {
             series: Vec::new(),
             unavailable: Unavailable::Newest,
-            optional: None,
             tests: ["a", "b", "c"].map(str::to_owned).to_vec(),
             exact: true,
         };
