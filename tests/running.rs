@@ -44,11 +44,7 @@ pub fn config(lab: &Lab, marking: Marking) -> Config {
     bridge.netns = Some(lab.switch.name().to_owned());
     bridge.marking = marking;
     if !watches_queues() {
-        bridge.queue = config::Queue::Virtual;
-        bridge.queue_rate = Some(rate(UNLIMITED));
-        let limits = lab.limits.borrow();
-        let limits = limits.iter().map(|(port, of)| (port.clone(), rate(*of)));
-        bridge.queue_rates = limits.collect();
+        virtual_queues(&mut bridge, lab);
     }
     let mut config = Config {
         bridges: vec![bridge],
@@ -56,6 +52,15 @@ pub fn config(lab: &Lab, marking: Marking) -> Config {
     };
     config.agent.pin = pin();
     config
+}
+
+/// Virtual queues, of the rates to which ports are limited.
+pub fn virtual_queues(bridge: &mut config::Bridge, lab: &Lab) {
+    bridge.queue = config::Queue::Virtual;
+    bridge.queue_rate = Some(rate(UNLIMITED));
+    let limits = lab.limits.borrow();
+    let limits = limits.iter().map(|(port, of)| (port.clone(), rate(*of)));
+    bridge.queue_rates = limits.collect();
 }
 
 /// Adds hosts as endpoints; the n-th becomes endpoint number n + 1.

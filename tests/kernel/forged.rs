@@ -12,12 +12,13 @@ use ecn_tests::{
     kernel_test,
     lab::{BRIDGE, Host, Lab},
     process::{self, stdout},
-    running::Running,
+    running::{self, Running},
     s, skipped,
     traffic::udp,
 };
+use ecn_user::agent::Options;
 
-use super::untouched::{identical, only_marked, start, through};
+use super::untouched::{configuration, identical, only_marked, start, through};
 
 /// Two hosts and a bridge without snooping and IP filters, which would drop wrong IP headers before any program sees them.
 fn lab() -> Lab {
@@ -121,17 +122,32 @@ fn without_ports(from: &Host, to: &Host) -> Vec<(&'static str, Vec<u8>)> {
 fn malformed_frames_at_ports() {
     kernel_test!();
     let lab = lab();
-    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
     let running = start(&lab, &[]);
+    are_counted(&lab, &running);
+}
+
+#[test]
+fn malformed_frames_at_virtual_queues() {
+    kernel_test!();
+    let lab = lab();
+    let mut config = configuration(&lab, &[]);
+    running::virtual_queues(&mut config.bridges[0], &lab);
+    let running = Running::start(config, Options::default());
+    are_counted(&lab, &running);
+}
+
+/// Malformed frames pass a port unchanged, and each is counted once.
+fn are_counted(lab: &Lab, running: &Running) {
+    let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
     let _listening = [false, true].map(|ipv6| udp(to, ipv6, 2));
     let frames = malformed(from, to);
-    identical(&frames, &through(&lab, &frames));
+    identical(&frames, &through(lab, &frames));
     assert_eq!(running.count(Count::Unparsed), frames.len() as u64);
     let port = running.all_left(&to.port, 60);
     assert_eq!(port.unmarkable, 0);
     assert_eq!(running.waiting(), Vec::<String>::new());
     assert_eq!(running.count(Count::MarkFailed), 0);
-    shown(&running);
+    shown(running);
 }
 
 /// `ecn doctor` shows the counters: all as JSON, nonzero ones as text.

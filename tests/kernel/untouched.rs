@@ -17,7 +17,7 @@ use ecn_tests::{
 };
 use ecn_user::{
     agent::Options,
-    config::{Marking, Shares},
+    config::{Config, Marking, Shares},
 };
 
 /// Control frames of the network itself, each with its name. Those of IP are ECT(0).
@@ -235,13 +235,16 @@ pub fn only_marked(sent: &[(&'static str, Vec<u8>)], arrived: &[Vec<u8>]) {
 
 /// Marks everything behind another packet: every arrival finds its input buffer full, and no source is spared.
 pub fn start(lab: &Lab, endpoints: &[usize]) -> Running {
+    Running::start(configuration(lab, endpoints), Options::default())
+}
+
+pub fn configuration(lab: &Lab, endpoints: &[usize]) -> Config {
     lab.limit(1, 250_000, 1000);
     let mut config = running::config(lab, Marking::InputOutput);
     config.bridges[0].buffer = 1;
     config.bridges[0].threshold = 1;
     config.bridges[0].shares = Shares::Off;
-    let config = running::with_endpoints(config, lab, endpoints, 12_500_000);
-    Running::start(config, Options::default())
+    running::with_endpoints(config, lab, endpoints, 12_500_000)
 }
 
 #[test]

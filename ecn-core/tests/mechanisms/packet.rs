@@ -752,7 +752,7 @@ proptest! {
         prop_assert_eq!((t.syn(), t.ack()), (h.syn, h.ack));
         prop_assert_eq!(t.ecn(), h.ece || h.cwr || h.ns);
         prop_assert_eq!(t.header_len as usize, h.header_len());
-        prop_assert_eq!(t.rst(), h.rst);
+        prop_assert_eq!((t.fin(), t.rst()), (h.fin, h.rst));
         prop_assert_eq!(t.ace(), u8::from(h.ns) << 2 | u8::from(h.cwr) << 1 | u8::from(h.ece));
         prop_assert_eq!((t.sequence, t.ack_number), (h.sequence_number, h.acknowledgment_number));
     }
