@@ -18,7 +18,7 @@ use super::{
     Args,
     agent::{Agent, Setup},
     load::{How, Kind, Load, PAYLOAD},
-    meters::{self, Cost, Delays, Meter, Sample, Sampler, Watch},
+    meters::{self, Cost, Delays, MachineCpu, Meter, Sample, Sampler, Watch},
     rows::{HOSTS, PING, Row, SERVER, SINK, Special, VOICE},
     web::{Transfers, Web},
 };
@@ -95,11 +95,13 @@ pub struct Outcome {
     /// Port's rate, bytes per second; 0 without a shaper.
     rate: u64,
     values: BTreeMap<&'static str, f64>,
+    /// Goodput of each host, and of each flow, Mbit/s.
     hosts: Vec<f64>,
+    flows: Vec<f64>,
 }
 
 /// Names above [`Outcome::line`].
-pub const HEAD: &str = "row                control    %rate  %full   Jain  queue   max  drops/s host-dr/s ping50 ping99  lost%  agent  MB   CE%  CPU  more";
+pub const HEAD: &str = "row                control    %rate  %full   Jain  queue   max  drops/s host-dr/s ping50 ping99  lost%  agent  MB   CE%  CPU steal% more";
 
 impl Outcome {
     /// One of its values; NaN if it has none of that name.
@@ -114,10 +116,8 @@ impl Outcome {
             let all = runs.iter().filter_map(|run| run.values.get(name).copied());
             *value = middle(all.collect());
         }
-        for n in 0..median.hosts.len() {
-            let all = runs.iter().filter_map(|run| run.hosts.get(n).copied());
-            median.hosts[n] = middle(all.collect());
-        }
+        median.hosts = medians(&runs, |run| &run.hosts);
+        median.flows = medians(&runs, |run| &run.flows);
         Some(median)
     }
 
@@ -126,7 +126,7 @@ impl Outcome {
         let v = |name: &str| self.value(name);
         let control = self.control.name();
         let mut line = format!(
-            "{:<18} {control:<9} {:>6.1} {:>6.1} {:>6.3} {:>6.1} {:>5.0} {:>8.0} {:>8.0} {:>6.2} {:>6.2} {:>6.1} {:>6.2} {:>4.0} {:>5.1} {:>4.2} ",
+            "{:<18} {control:<9} {:>6.1} {:>6.1} {:>6.3} {:>6.1} {:>5.0} {:>8.0} {:>8.0} {:>6.2} {:>6.2} {:>6.1} {:>6.2} {:>4.0} {:>5.1} {:>4.2} {:>6.1} ",
             self.row,
             v("rate_percent"),
             v("full_percent"),
@@ -142,6 +142,7 @@ impl Outcome {
             v("agent_mb"),
             v("ce_percent"),
             v("machine_cores"),
+            v("stolen_percent"),
         );
         for (name, value) in &self.values {
             if !COLUMNS.contains(name) {
@@ -163,16 +164,16 @@ impl Outcome {
         let values: serde_json::Map<_, _> = values
             .map(|(name, value)| ((*name).to_owned(), json!(thousandth(*value))))
             .collect();
-        let hosts: Vec<f64> = self.hosts.iter().copied().map(thousandth).collect();
+        let rounded = |rates: &[f64]| rates.iter().copied().map(thousandth).collect::<Vec<_>>();
         let mut row = json!({"row": self.row, "control": control, "rate_bytes_per_s": self.rate,
-            "host_mbit_per_s": hosts});
+            "host_mbit_per_s": rounded(&self.hosts), "flow_mbit_per_s": rounded(&self.flows)});
         row.as_object_mut().expect("an object").extend(values);
         row
     }
 }
 
 /// Names of the columns of [`Outcome::line`].
-const COLUMNS: [&str; 14] = [
+const COLUMNS: [&str; 15] = [
     "rate_percent",
     "full_percent",
     "jain",
@@ -187,11 +188,23 @@ const COLUMNS: [&str; 14] = [
     "agent_mb",
     "ce_percent",
     "machine_cores",
+    "stolen_percent",
 ];
 
 fn middle(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Medians of each entry of a list over several runs.
+fn medians(runs: &[Outcome], list: impl Fn(&Outcome) -> &[f64]) -> Vec<f64> {
+    let entries = runs.first().map_or(0, |run| list(run).len());
+    (0..entries)
+        .map(|n| {
+            let values = runs.iter().filter_map(|run| list(run).get(n).copied());
+            middle(values.collect())
+        })
+        .collect()
 }
 
 /// Jain's index.
@@ -207,7 +220,7 @@ struct Look {
     bytes: Vec<u64>,
     host_drops: u64,
     agent_cpu: Duration,
-    machine: (u64, u64),
+    machine: MachineCpu,
     marked: u64,
     hook_drops: u64,
     departed: u64,
@@ -461,6 +474,7 @@ impl Measured {
             rate: if row.shaped.is_empty() { 0 } else { rate },
             values,
             hosts: by_host(&|_| true).collect(),
+            flows: mbit,
         }
     }
 
@@ -544,10 +558,12 @@ impl Measured {
 
     fn add_costs(&self, row: &Row, values: &mut Values) {
         let (before, after) = (&self.before, &self.after);
-        let busy = (after.machine.0 - before.machine.0) as f64;
-        let all = (after.machine.1 - before.machine.1).max(1) as f64;
+        let of =
+            |time: fn(&MachineCpu) -> u64| (time(&after.machine) - time(&before.machine)) as f64;
+        let all = of(|cpu| cpu.total).max(1.0);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        values.insert("machine_cores", busy / all * cores as f64);
+        values.insert("machine_cores", of(|cpu| cpu.busy) / all * cores as f64);
+        values.insert("stolen_percent", of(|cpu| cpu.stolen) / all * 100.0);
         let Some((memory, _)) = &self.agent else {
             return;
         };
