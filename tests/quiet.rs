@@ -2,34 +2,58 @@
 
 use crate::note;
 
-/// CPU time stolen by other virtual machines since a start.
-pub struct Steal {
-    all: u64,
-    stolen: u64,
+/// CPU time of the machine so far, ticks of all its CPUs.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CpuTime {
+    /// Neither idle nor stolen.
+    pub busy: u64,
+    /// Taken by the hypervisor, for other virtual machines.
+    pub stolen: u64,
+    /// All of it.
+    pub total: u64,
 }
+
+impl CpuTime {
+    /// Reads the first line of `/proc/stat`, see proc_stat(5); zeros if it is not readable.
+    pub fn now() -> Self {
+        let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        let line = text.lines().next().unwrap_or_default();
+        let words = line.split_whitespace();
+        let ticks: Vec<u64> = words.filter_map(|word| word.parse().ok()).collect();
+        // user, nice, system, idle, iowait, irq, softirq, steal; guests' time is included in the first two.
+        let total = ticks.iter().take(8).sum();
+        let idle: u64 = ticks.iter().skip(3).take(2).sum();
+        let stolen = ticks.get(7).copied().unwrap_or(0);
+        Self {
+            busy: total - idle - stolen,
+            stolen,
+            total,
+        }
+    }
+
+    /// Shares of the CPU time since `start` that was busy, and that was stolen.
+    pub fn shares_since(&self, start: &Self) -> [f64; 2] {
+        let total = (self.total - start.total).max(1) as f64;
+        [self.busy - start.busy, self.stolen - start.stolen].map(|part| part as f64 / total)
+    }
+}
+
+/// CPU time stolen by other virtual machines since a start.
+pub struct Steal(CpuTime);
 
 impl Steal {
     /// Above this share a measurement is discarded.
     const MOST: f64 = 0.02;
 
-    /// Starts: reads the first line of `/proc/stat`, see proc_stat(5); zeros if it is not readable.
+    /// Starts.
     pub fn watch() -> Self {
-        let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-        let line = text.lines().next().unwrap_or_default();
-        let words = line.split_whitespace();
-        let ticks: Vec<u64> = words.filter_map(|word| word.parse().ok()).collect();
-        Self {
-            // user, nice, system, idle, iowait, irq, softirq, steal; guests' time is included in the first two.
-            all: ticks.iter().take(8).sum(),
-            stolen: ticks.get(7).copied().unwrap_or(0),
-        }
+        Self(CpuTime::now())
     }
 
     /// Whether the stolen share is too high.
     pub fn is_disturbing(&self) -> bool {
-        let now = Self::watch();
-        let part = (now.stolen - self.stolen) as f64 / (now.all - self.all).max(1) as f64;
-        note(&format!("{:.1} % of the processors stolen", 100.0 * part));
-        part > Self::MOST
+        let [_, stolen] = CpuTime::now().shares_since(&self.0);
+        note(&format!("{:.1} % of the processors stolen", 100.0 * stolen));
+        stolen > Self::MOST
     }
 }

@@ -390,36 +390,6 @@ pub fn process_memory(pid: u32) -> u64 {
     kib.unwrap_or(0) << 10
 }
 
-/// CPU time of the machine, ticks of all its CPUs (`/proc/stat`).
-#[derive(Debug, Clone, Copy, Default)]
-pub struct MachineCpu {
-    /// Not idle, nor stolen.
-    pub busy: u64,
-    /// Taken by the hypervisor.
-    pub stolen: u64,
-    /// All of it.
-    pub total: u64,
-}
-
-/// CPU time of the machine so far.
-pub fn machine_cpu() -> MachineCpu {
-    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let first = text.lines().next().unwrap_or_default();
-    let ticks: Vec<u64> = first
-        .split_whitespace()
-        .skip(1)
-        .filter_map(|field| field.parse().ok())
-        .collect();
-    let total = ticks.iter().take(8).sum();
-    let idle: u64 = ticks.iter().skip(3).take(2).sum();
-    let stolen = ticks.get(7).copied().unwrap_or_default();
-    MachineCpu {
-        busy: total - idle - stolen,
-        stolen,
-        total,
-    }
-}
-
 /// Opens the same namespace again, for another thread.
 pub fn same(ns: &NetNs) -> NetNs {
     NetNs::named(ns.name()).expect("a namespace")

@@ -9,7 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ecn_tests::lab::{FRAME, Lab};
+use ecn_tests::{
+    lab::{FRAME, Lab},
+    quiet::CpuTime,
+};
 use ecn_user::rig::traffic::check_congestion_control;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
@@ -18,7 +21,7 @@ use super::{
     Args,
     agent::{Agent, Setup},
     load::{How, Kind, Load, PAYLOAD},
-    meters::{self, Cost, Delays, MachineCpu, Meter, Sample, Sampler, Watch},
+    meters::{self, Cost, Delays, Meter, Sample, Sampler, Watch},
     rows::{HOSTS, PING, Row, SERVER, SINK, Special, VOICE},
     web::{Transfers, Web},
 };
@@ -95,8 +98,9 @@ pub struct Outcome {
     /// Port's rate, bytes per second; 0 without a shaper.
     rate: u64,
     values: BTreeMap<&'static str, f64>,
-    /// Goodput of each host, and of each flow, Mbit/s.
+    /// Goodput of each host, Mbit/s.
     hosts: Vec<f64>,
+    /// Goodput of each flow, Mbit/s.
     flows: Vec<f64>,
 }
 
@@ -220,7 +224,7 @@ struct Look {
     bytes: Vec<u64>,
     host_drops: u64,
     agent_cpu: Duration,
-    machine: MachineCpu,
+    machine: CpuTime,
     marked: u64,
     hook_drops: u64,
     departed: u64,
@@ -236,7 +240,7 @@ impl Look {
             bytes: counts.map(|count| count.bytes.load(Relaxed)).collect(),
             host_drops: meters::host_drops(lab),
             agent_cpu: agent.map_or(Duration::ZERO, |agent| meters::process_cpu(agent.pid())),
-            machine: meters::machine_cpu(),
+            machine: CpuTime::now(),
             marked: agent.map_or(0, |agent| agent.port(port, &["marked_packets"])),
             hook_drops: hook_drops(lab, agent),
             departed: lab.qdisc(SINK).packets,
@@ -558,12 +562,10 @@ impl Measured {
 
     fn add_costs(&self, row: &Row, values: &mut Values) {
         let (before, after) = (&self.before, &self.after);
-        let of =
-            |time: fn(&MachineCpu) -> u64| (time(&after.machine) - time(&before.machine)) as f64;
-        let all = of(|cpu| cpu.total).max(1.0);
+        let [busy, stolen] = after.machine.shares_since(&before.machine);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        values.insert("machine_cores", of(|cpu| cpu.busy) / all * cores as f64);
-        values.insert("stolen_percent", of(|cpu| cpu.stolen) / all * 100.0);
+        values.insert("machine_cores", busy * cores as f64);
+        values.insert("stolen_percent", stolen * 100.0);
         let Some((memory, _)) = &self.agent else {
             return;
         };
