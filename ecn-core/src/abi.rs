@@ -8,7 +8,7 @@ pub use crate::{flow::in_force, pacing::HTB_MAJOR};
 
 /// ABI version. An agent takes over the maps of another one with the same version, and the programs of both use them
 /// for a moment: it must therefore also change when the meaning of values does.
-pub const ABI: u32 = 15;
+pub const ABI: u32 = 16;
 
 /// Port slots of a bridge: 255 ports and the host itself (slot 0).
 pub const PORTS: usize = 256;
@@ -447,13 +447,25 @@ pub struct LockedReceiver {
 pub struct Siblings {
     /// Inter-packet delay of the short flows, [`flow::Key::short`]; 0: never marked.
     pub short_ipd: u64,
-    /// Inter-packet delay of the flow that was decreased last.
+    /// Mean inter-packet delay of its limited flows, [`Siblings::mean_ipd`].
     pub ipd: u64,
-    /// Time of that decrease.
+    /// Time of the last decrease.
     pub at_ns: u64,
 }
 
 impl Siblings {
+    /// The mean delay after a decrease to `ipd`: over about 32 decreases, unless there were none for
+    /// [`flow::SIBLING_NS`]. Flows are decreased in proportion to their rates, so it is the delay of their mean rate.
+    #[inline(always)]
+    #[must_use]
+    pub const fn mean_ipd(&self, ipd: u64, now_ns: u64) -> u64 {
+        if self.ipd > crate::fixed::ONE && now_ns < self.at_ns.saturating_add(flow::SIBLING_NS) {
+            self.ipd - (self.ipd >> 5) + (ipd >> 5)
+        } else {
+            ipd
+        }
+    }
+
     /// Initial inter-packet delay of a flow: that of a flow that was marked recently, else that of the short flows, else
     /// that of full rate.
     #[inline(always)]

@@ -52,7 +52,9 @@
 //! | AIMD | w u log2 m / 100 | w u² t' (m - 1) / 2.5 s |
 //!
 //! A train of marks decreases a rate by at most 1/16, and by as much again for every 20 ms that it lasts: a queue that
-//! grew while a machine was stalled for some milliseconds marks all packets until it is empty, whatever the load. While
+//! grew while a machine was stalled for some milliseconds marks all packets until it is empty, whatever the load. These
+//! maxima are multiplied by the flow's rate relative to the mean of its siblings, the flows of the same endpoint, within
+//! 1/2 and 2: with the same maximum for all, rates would not become equal where most marks come in trains. While
 //! bridges report headroom ([`crate::echo::Headroom`]), packets of fast flows have a weight of 1 in the increase, which is
 //! eight times as large, 16 times after 36 ms, and so on up to 128 times. A flow that is not marked although ports are
 //! busy, since it has less than its share ([`crate::shares`]), increases faster after .32 s and 64 packets.
@@ -386,9 +388,12 @@ const BURSTS_NS: u64 = 120_000;
 const RECOVERY_NS: u64 = 2_500_000_000;
 /// Interval at which FIMD, AIMD with m = 2 and LIPD take the same steps.
 const REFERENCE_NS: u64 = 1_000_000;
-/// Largest decrease by a train of marks: a queue that grew while a machine was stalled marks all packets until it is
-/// empty.
-const TRAIN_ALLOWANCE: u64 = ONE / 16;
+/// Largest decrease by a train of marks, 32 fractional bits: a queue that grew while a machine was stalled marks all
+/// packets until it is empty.
+const TRAIN_ALLOWANCE: u64 = (1 << 32) / 16;
+/// A flow's rate relative to its siblings' mean, by which that is multiplied, is limited to this and to 1 / this, since
+/// siblings may be limited by other ports.
+const RELATIVE_MAX: u64 = 2;
 /// Time in which the allowance is renewed.
 const TRAIN_NS: u64 = 20_000_000;
 /// log2 of the initial factor by which headroom makes the increase larger.
@@ -727,8 +732,10 @@ pub struct State {
     pub window_packets: u32,
     /// [`Round::Fractional`]: longest time without an echo in this window.
     pub longest_ns: u32,
-    /// [`Round::Fractional`]: the fraction by which marks may still decrease the rate, [`FRAC`] fractional bits.
-    pub allowance: u64,
+    /// [`Round::Fractional`]: the fraction by which marks may still decrease the rate, 32 fractional bits.
+    pub allowance: u32,
+    /// [`Round::Fractional`]: maximum of `allowance`, [`State::compare_with_siblings`]; 0: 1/16.
+    pub max_allowance: u32,
     /// [`Round::Fractional`]: since when there has been headroom; without reports of it, the time of the last mark
     /// plus the flow's pauses since.
     pub free_since_ns: u64,
@@ -751,6 +758,7 @@ impl State {
             window_packets: 0,
             longest_ns: 0,
             allowance: 0,
+            max_allowance: 0,
             free_since_ns: 0,
             headroom_ns: 0,
         }
@@ -781,10 +789,7 @@ impl State {
         let now_ns = fixed::max(now_ns, self.last_ns);
         let gap_ns = fixed::min(now_ns - self.last_ns, u32::MAX as u64);
         self.last_ns = now_ns;
-        self.allowance = fixed::min(
-            self.allowance + fixed::min(gap_ns, TRAIN_NS) * (TRAIN_ALLOWANCE / TRAIN_NS),
-            TRAIN_ALLOWANCE,
-        );
+        self.renew_allowance(gap_ns);
         let delivered = self.detect_overload(interval_ns, packets, ce, gap_ns as u32, now_ns);
         self.ipd = limit_after_overload(ipd, interval_ns, delivered, packet_ns);
         let mut ipd = fixed::opaque(&mut self.ipd);
@@ -831,11 +836,35 @@ impl State {
         }
         if ce != 0 && delivered == 0 {
             let step = (ONE >> 16) / STEP_PACKETS * weight * fixed::min(ce as u64, 1 << 10);
-            let step = fixed::min(scaled(step, down), self.allowance);
-            self.allowance -= step;
+            let step = fixed::min(scaled(step, down), (self.allowance as u64) << (FRAC - 32));
+            self.allowance -= (step >> (FRAC - 32)) as u32;
             ipd += mul_bits(ipd, step, FRAC);
         }
         self.ipd = ipd.clamp(ONE, IPD_LIMIT << FRAC);
+    }
+
+    /// Sets the largest decrease by a train of marks: in proportion to the flow's rate relative to its siblings, whose mean
+    /// delay is `sibling_ipd` ([`ONE`]: unknown). With the same maximum for all, trains would decrease fast and slow flows
+    /// of a host alike, and unequal rates would remain.
+    #[inline(always)]
+    pub fn compare_with_siblings(&mut self, sibling_ipd: u64) {
+        let is_known = ONE.wrapping_sub(sibling_ipd) >> 63;
+        // 8 fractional bits.
+        let relative = sibling_ipd / ((self.ipd >> 8) | 1);
+        let relative = fixed::max(
+            fixed::min(relative, RELATIVE_MAX << 8),
+            (1 << 8) / RELATIVE_MAX,
+        );
+        self.max_allowance = (is_known * relative * (TRAIN_ALLOWANCE >> 8)) as u32;
+    }
+
+    /// Renews the allowance for trains of marks after `gap_ns` without an echo.
+    #[inline(always)]
+    fn renew_allowance(&mut self, gap_ns: u64) {
+        let unknown = 1 ^ is_set(self.max_allowance as u64);
+        let most = self.max_allowance as u64 + unknown * TRAIN_ALLOWANCE;
+        let renewed = fixed::min(gap_ns, TRAIN_NS) * most / TRAIN_NS;
+        self.allowance = fixed::min(self.allowance as u64 + renewed, most) as u32;
     }
 
     /// Processes an echo's report of headroom, a [`crate::echo::Headroom`] by number.

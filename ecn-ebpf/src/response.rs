@@ -280,7 +280,12 @@ pub fn on_feedback<C: EbpfContext>(
     if held {
         return 0;
     }
-    let sibling_ipd = sibling_ipd(number, now);
+    // The aggregate of the short flows has no siblings.
+    let sibling_ipd = if short {
+        fixed::ONE
+    } else {
+        sibling_ipd(number, now)
+    };
     let response = with_lock!(responder, flow as f => {
         let (delta, departed, in_force) = if short {
             let delta = f.aggregate_delta(&input.delta);
@@ -304,6 +309,7 @@ pub fn on_feedback<C: EbpfContext>(
         };
         let abi::ResponseInput { delta, in_force, marked_ns, flags, departed, sibling_ipd } = opaque(input);
         let paced = flags & abi::EDT != 0;
+        f.response.compare_with_siblings(sibling_ipd);
         f.check_timeout(policy, &delta, sibling_ipd, now);
         let (reaction, notify) = f.respond(policy, &delta, in_force, departed, link, now);
         let in_force_ns = if paced {
@@ -485,7 +491,9 @@ fn update_siblings(number: u32, short: bool, response: &Response, now: u64) {
     if short {
         write_once!(siblings, short_ipd, response.ipd);
     } else if response.decreased != 0 {
-        write_once!(siblings, ipd, response.ipd);
+        // SAFETY: a live element; see above.
+        let mean = unsafe { *siblings }.mean_ipd(response.ipd, now);
+        write_once!(siblings, ipd, mean);
         write_once!(siblings, at_ns, now);
     }
 }

@@ -25,14 +25,14 @@ use std::collections::VecDeque;
 use ecn_core::backward::{self, Feedback, Report};
 use ecn_core::echo::Headroom;
 use ecn_core::response::Function;
-use ecn_core::{echo, packet, reaction, response, shares, vqueue};
+use ecn_core::{abi::Siblings, echo, packet, reaction, response, shares, vqueue};
 use ecn_units::{Every, Rate};
 use rand::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
 use self::agent::Agent;
 use self::bridge::{Arrival, Bridge};
-use self::sender::{Bucket, Kind, Sender};
+use self::sender::{Bucket, Host, Kind, Sender};
 use self::source::Source;
 use self::tcp::Tcp;
 use crate::engine::{Event, Heap, INDEX, MS, NS, Scheduler, Slab, Time};
@@ -96,6 +96,8 @@ struct Simulation<'a> {
     scheduler: Scheduler<Heap>,
     packets: Slab<Packet>,
     devices: Vec<Device>,
+    /// The limited flows of each device.
+    siblings: Vec<Siblings>,
     bridges: Vec<Bridge>,
     /// One sender per path, followed by those of arriving flows.
     senders: Vec<Sender>,
@@ -189,6 +191,7 @@ pub(crate) fn run(
         .map(|(way, flow)| Kind {
             way: way as u32,
             controlled: flow.controlled,
+            device: network.hops[flow.hops.start as usize].channel,
             ipd,
             link_bytes_per_s: link(flow),
             packet_bytes: flow.packet_bytes,
@@ -219,6 +222,7 @@ pub(crate) fn run(
         network,
         scheduler: Scheduler::default(),
         packets: Slab::default(),
+        siblings: vec![Siblings::default(); devices.len()],
         devices,
         bridges: std::iter::zip(&network.switches, &network.slots)
             .map(|(name, &slots)| Bridge::new(name, slots, model, sampling, options.trace))
@@ -571,7 +575,11 @@ impl Simulation<'_> {
                 let policy = &self.reactions[sender.way as usize];
                 sender.on_notification(policy, flow, &clock, now)
             } else {
-                sender.on_report(&self.response, flow, &clock, echoes, now)
+                let host = Host {
+                    policy: &self.response,
+                    siblings: &mut self.siblings[sender.device as usize],
+                };
+                sender.on_report(host, flow, &clock, echoes, now)
             };
             self.notify_agent(now, update);
         }
@@ -700,7 +708,11 @@ impl Simulation<'_> {
             let (echoes, sender) = (self.feedback.is_echoed(), &mut self.senders[flow as usize]);
             if controlled && sender.controlled {
                 let update = if message.kind == backward::Kind::Marks as u32 {
-                    sender.on_report(&self.response, flow, &message, echoes, now)
+                    let host = Host {
+                        policy: &self.response,
+                        siblings: &mut self.siblings[sender.device as usize],
+                    };
+                    sender.on_report(host, flow, &message, echoes, now)
                 } else {
                     let policy = &self.reactions[sender.way as usize];
                     sender.on_notification(policy, flow, &message, now)
@@ -790,7 +802,11 @@ impl Simulation<'_> {
                 }
             })
         };
-        let update = sender.deliver(&self.response, &self.echo, flow, marked, way_back, now);
+        let host = Host {
+            policy: &self.response,
+            siblings: &mut self.siblings[sender.device as usize],
+        };
+        let update = sender.deliver(host, &self.echo, flow, marked, way_back, now);
         self.notify_agent(now, update);
     }
 

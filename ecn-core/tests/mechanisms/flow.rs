@@ -267,6 +267,25 @@ fn a_flow_is_short_for_some_packets_and_not_for_ever() {
     assert!(Flow::is_short(0, 0, BEGAN));
 }
 
+/// Three flows of 6, 3 and 1 packets per millisecond are decreased in that proportion: their mean rate is 10/3.
+#[test]
+fn siblings_know_their_mean_rate() {
+    let mut siblings = Siblings::default();
+    let delays = [ONE * 10, ONE * 20, ONE * 60];
+    let mut at = 7_000_000_000;
+    for _ in 0..40 {
+        for n in [0, 1, 0, 0, 1, 0, 2, 0, 1, 0] {
+            siblings.ipd = siblings.mean_ipd(delays[n], at);
+            siblings.at_ns = at;
+            at += 1_000_000;
+        }
+    }
+    let mean = siblings.ipd as f64 / ONE as f64;
+    assert!((mean / 18.0 - 1.0).abs() < 0.1, "{mean}");
+    let later = siblings.mean_ipd(ONE * 5, at + SIBLING_NS);
+    assert_eq!(later, ONE * 5, "long ago");
+}
+
 /// A flow that starts beside limited flows starts with their rate, and without a history.
 #[test]
 fn a_flow_begins_with_its_siblings_rate() {

@@ -34,7 +34,7 @@ fn at(interval_ns: u64, packet_ns: u64) -> State {
     State {
         ipd: (u128::from(interval_ns) * u128::from(ONE) / u128::from(packet_ns)) as u64,
         last_ns: START_NS - interval_ns,
-        allowance: ONE / 16,
+        allowance: 1 << 28,
         ..State::new()
     }
 }
@@ -354,6 +354,26 @@ fn a_train_of_marks_lowers_a_rate_once() {
             "{function:?}: {later}"
         );
     }
+}
+
+/// Otherwise fast and slow flows of a host would decrease alike, and stay unequal.
+#[test]
+fn a_train_lowers_the_faster_of_siblings_more() {
+    let policy = policy(Function::Lipd, PACKET_NS);
+    let lowered = |times_the_mean: f64| {
+        let mut state = at(1_000_000, PACKET_NS);
+        state.compare_with_siblings((state.ipd as f64 * times_the_mean) as u64);
+        state.last_ns = START_NS - 20_000_000;
+        state.on_echo(&policy, echo(400, 400), START_NS);
+        (interval(&state, PACKET_NS) / 1e-3 - 1.0) / TRAIN_ALLOWANCE
+    };
+    for (times_the_mean, want) in [(1.0, 1.0), (1.5, 1.5), (0.7, 0.7), (30.0, 2.0), (0.2, 0.5)] {
+        let got = lowered(times_the_mean);
+        assert!((got / want - 1.0).abs() < 0.02, "{times_the_mean}: {got}");
+    }
+    let mut state = at(1_000_000, PACKET_NS);
+    state.compare_with_siblings(ONE);
+    assert_eq!(state.max_allowance, 0, "none is limited");
 }
 
 proptest! {

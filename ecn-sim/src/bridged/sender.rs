@@ -3,7 +3,7 @@
 use ecn_core::echo::{Headroom, Receiver};
 use ecn_core::flow::Flow;
 use ecn_core::{
-    abi,
+    abi::{self, Siblings},
     backward::{self, Report},
     echo, reaction, response,
 };
@@ -46,6 +46,8 @@ pub(crate) struct RateUpdate {
 pub(crate) struct Sender {
     /// Index of its path, which several flows may share.
     pub way: u32,
+    /// Index of its host's device.
+    pub device: u32,
     /// Its traffic source.
     pub source: Source,
     /// Whether its host runs the agent.
@@ -80,12 +82,23 @@ pub(crate) struct Kind {
     pub way: u32,
     /// Whether its host runs the agent.
     pub controlled: bool,
+    /// Index of its host's device.
+    pub device: u32,
     /// Initial inter-packet delay.
     pub ipd: u64,
     /// Rate of its host's link.
     pub link_bytes_per_s: u64,
     /// Size of its packets.
     pub packet_bytes: u32,
+}
+
+/// What the flows of a host's device have in common.
+#[derive(Debug)]
+pub(crate) struct Host<'a> {
+    /// Their response to marks.
+    pub policy: &'a response::Policy,
+    /// Their mean rate.
+    pub siblings: &'a mut Siblings,
 }
 
 impl Sender {
@@ -106,6 +119,7 @@ impl Sender {
         (flow.rate_bytes_per_s, flow.notified_bytes_per_s) = (rate, rate);
         let mut sender = Self {
             way: kind.way,
+            device: kind.device,
             source,
             controlled: kind.controlled,
             timer: None,
@@ -193,14 +207,14 @@ impl Sender {
     /// any.
     pub(crate) fn on_report(
         &mut self,
-        policy: &response::Policy,
+        host: Host<'_>,
         number: u32,
         report: &Report,
         echoes: bool,
         now: Time,
     ) -> Option<RateUpdate> {
         let delta = self.flow.on_report(report, self.departed as u32, echoes);
-        self.respond(policy, number, &delta.ok()?, now)
+        self.respond(host, number, &delta.ok()?, now)
     }
 
     /// Whether the flow's periodic work is due with the packet that it sends now.
@@ -215,7 +229,7 @@ impl Sender {
     /// if any.
     pub(crate) fn deliver(
         &mut self,
-        policy: &response::Policy,
+        host: Host<'_>,
         echo: &echo::Policy,
         number: u32,
         marked: bool,
@@ -234,12 +248,12 @@ impl Sender {
         let (sent, departed) = (self.flow.sent_packets as u32, self.departed as u32);
         let quiet = self.flow.quiet();
         let delta = self.flow.echo.on_echo(&echo, sent, departed, quiet).ok()?;
-        self.respond(policy, number, &delta, now)
+        self.respond(host, number, &delta, now)
     }
 
     fn respond(
         &mut self,
-        policy: &response::Policy,
+        Host { policy, siblings }: Host<'_>,
         number: u32,
         delta: &echo::FeedbackDelta,
         now: Time,
@@ -254,9 +268,14 @@ impl Sender {
             packet_ns: self.packet_ns,
             ..*policy
         };
-        let (reaction, tell) =
-            self.flow
-                .respond(policy, delta, self.in_force, departed, link, now_ns);
+        let flow = &mut self.flow;
+        flow.response
+            .compare_with_siblings(siblings.initial_ipd(now_ns));
+        let (reaction, tell) = flow.respond(policy, delta, self.in_force, departed, link, now_ns);
+        if reaction.decreased != 0 {
+            siblings.ipd = siblings.mean_ipd(flow.response.ipd, now_ns);
+            siblings.at_ns = now_ns;
+        }
         tell.then_some(RateUpdate {
             flow: number,
             rate_bytes_per_s: self.flow.rate_bytes_per_s,
@@ -301,28 +320,32 @@ mod tests {
         let echo = echo::Policy::default();
         let kind = Kind {
             way: 0,
+            device: 0,
             controlled: true,
             ipd: ecn_core::fixed::ONE,
             link_bytes_per_s: 12_500_000,
             packet_bytes: 2068,
         };
-        let unasked = || packet::NOT_ECT;
+        let mut siblings = Siblings::default();
+        let mut deliver = |sender: &mut Sender, now| {
+            let host = Host {
+                policy: &policy,
+                siblings: &mut siblings,
+            };
+            sender.deliver(host, &echo, 7, true, || packet::NOT_ECT, now)
+        };
         let mut sender = Sender::new(kind, Source::Greedy, 0);
         assert_eq!(sender.packet_time, PACKET);
         for n in 0..3 {
             sender.send(n * PACKET);
         }
-        let update = sender.deliver(&policy, &echo, 7, true, unasked, 3 * PACKET);
+        let update = deliver(&mut sender, 3 * PACKET);
         let update = update.expect("a decrease");
         assert_eq!((update.flow, update.pending), (7, Some(1)));
         assert_eq!(update.rate_bytes_per_s, 6_250_000);
         assert_eq!(sender.packet_time, PACKET, "not in force yet");
         // Packets in flight at the time of the decrease cause no response.
-        assert!(
-            sender
-                .deliver(&policy, &echo, 7, true, unasked, 4 * PACKET)
-                .is_none()
-        );
+        assert!(deliver(&mut sender, 4 * PACKET).is_none());
         let owed = sender.class.ready;
         sender.enforce(&update);
         assert_eq!((sender.packet_time, sender.class.ready), (2 * PACKET, owed));

@@ -342,3 +342,36 @@ fn a_file_says_what_is_sent() {
         assert!(error.contains(needed), "{error}");
     }
 }
+
+/// At 1 Gbit/s most marks come in trains, whose decrease is limited: unequal rates would remain (350 and 144 Mbit/s here).
+#[test]
+fn flows_of_a_host_share_its_part() {
+    use ecn_sim::experiment::Experiment;
+    let text = "duration = \"12s\"\nswitches = [\"s\"]\nhosts = [\"m[1-4]\", \"o[1-4]\", \"a\", \"b\"]\n\
+                links = [{between = [\"m[1-4]\", \"s\"], rate = \"1gbit\"}, \
+                {between = [\"o[1-4]\", \"s\"], rate = \"1gbit\"}, \
+                {between = [\"s\", \"a\"], rate = \"1gbit\"}, \
+                {name = \"free\", between = [\"s\", \"b\"], rate = \"1gbit\"}]\n\
+                flows = [{class = \"first\", from = \"m[1-4]\", to = \"a\", stagger = \"100us\"}, \
+                {class = \"second\", from = \"m[1-4]\", to = \"a\", stagger = \"100us\"}, \
+                {class = \"others\", from = \"o[1-4]\", to = \"a\", stagger = \"100us\"}, \
+                {class = \"others\", from = \"o[1-4]\", to = \"a\", stagger = \"100us\"}, \
+                {class = \"elsewhere\", from = \"m[1-4]\", to = \"b\", stagger = \"100us\"}]\n\
+                model = {preset = \"rig\", shares = \"source\"}\n";
+    let second = 1_000_000_000_000;
+    let scenario = Experiment::parse(text, "a file").expect("a scenario");
+    let report = scenario
+        .run(1, &[(4 * second, 12 * second)])
+        .expect("a run");
+    let report = serde_json::to_value(&report).expect("JSON");
+    let window = &report["windows"][0];
+    let rate = |class: &str| {
+        let rate = window["classes"][class]["bytes_per_s"].as_f64();
+        rate.expect("a rate") / 125_000.0
+    };
+    let (first, second) = (rate("first"), rate("second"));
+    assert!((first / second).ln().abs() < 0.2, "{first} {second}");
+    // A host's flows to other ports are much faster than these, and lose little by it.
+    let free = window["links"]["free"].as_f64().expect("a share");
+    assert!(free > 0.97, "{free}");
+}
