@@ -454,13 +454,14 @@ pub struct Siblings {
 }
 
 impl Siblings {
-    /// The mean delay after a decrease to `ipd`: over about 32 decreases, unless there were none for
+    /// The mean delay after a decrease to `ipd`: over about 8 decreases, unless there were none for
     /// [`flow::SIBLING_NS`]. Flows are decreased in proportion to their rates, so it is the delay of their mean rate.
+    /// Over 32 decreases it would lag behind at a start, and delay convergence.
     #[inline(always)]
     #[must_use]
     pub const fn mean_ipd(&self, ipd: u64, now_ns: u64) -> u64 {
         if self.ipd > crate::fixed::ONE && now_ns < self.at_ns.saturating_add(flow::SIBLING_NS) {
-            self.ipd - (self.ipd >> 5) + (ipd >> 5)
+            self.ipd - (self.ipd >> 3) + (ipd >> 3)
         } else {
             ipd
         }
