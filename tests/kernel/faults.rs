@@ -283,7 +283,7 @@ fn limits_lapse_when_the_main_loop_is_stuck() {
     let lapsed = std::thread::scope(|scope| {
         // The main loop blocks while its configuration is locked.
         scope.spawn(move || agent.set_marking(0, |_| released.recv().unwrap_or_default()));
-        let lapsed = eventually(s(3), || is_free(&stream));
+        let lapsed = eventually(s(5), || is_free(&stream));
         drop(release);
         lapsed
     });
@@ -299,7 +299,7 @@ fn limits_lapse_when_class_rates_cannot_be_moved() {
     let running = Running::start(killed::config(&lab), Options::default());
     let (stream, _maps, _) = pinned(&lab);
     let targets = lock(&running.agent().enforcement().targets);
-    let lapsed = eventually(s(3), || is_free(&stream));
+    let lapsed = eventually(s(5), || is_free(&stream));
     drop(targets);
     assert!(lapsed, "a stuck agent holds the flow");
     assert!(eventually(s(5), || is_held(&stream)), "not held again");

@@ -1,17 +1,18 @@
 //! Changes class rates: the user-space part of the control loop.
 //!
 //! The programs write every new rate into a ring buffer. A dedicated thread reads it and sends one batch of class
-//! changes per endpoint: at the end of each period, and immediately when a rate has to fall. Its heartbeat keeps the
-//! limits valid: if this thread or the main loop is stuck, they expire.
+//! changes per endpoint: at the end of each period, and immediately when a rate has to fall. The heartbeats of another
+//! thread keep the limits valid: if the first one or the main loop is stuck, they expire.
 
 use std::{
     collections::{HashMap, VecDeque},
     os::fd::AsFd as _,
+    path::Path,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
-    thread::JoinHandle,
+    thread::{self, JoinHandle, Thread},
     time::{Duration, Instant},
 };
 
@@ -25,7 +26,7 @@ use nix::{
     time::{ClockId, clock_gettime},
 };
 
-use super::target::Target;
+use super::{Error, Result, target::Target};
 use crate::{
     config::Config,
     datapath::{self, Maps, RateEvents},
@@ -80,6 +81,8 @@ pub struct Shared {
     pub refused: AtomicU64,
     /// Time from a mark until the new rate is in force, microseconds.
     pub latency_us: Mutex<Histogram<u64>>,
+    /// The thread of the heartbeats.
+    heart: OnceLock<Thread>,
     stop: AtomicBool,
 }
 
@@ -96,17 +99,17 @@ const REVIEW: Duration = Duration::from_millis(250);
 const IDLE: Duration = Duration::from_millis(100);
 /// Longest time between heartbeats.
 const LONGEST_INTERVAL: Duration = Duration::from_millis(125);
-/// Responses are held when this many heartbeats are missing: nobody changes the rates of classes.
+/// Responses are held when class rates have not been changed for this many heartbeats.
 const MISSED: u32 = 3;
-/// Maximum time of a main-loop step, even if the heartbeat is shorter: while namespaces with many devices are removed,
-/// the kernel blocks all netlink requests.
-const STEP: Duration = Duration::from_secs(3);
+/// Maximum time without progress, even if the heartbeat is shorter: while namespaces with many devices are removed, the
+/// kernel blocks all netlink requests, on a busy machine for more than 3 s.
+const STEP: Duration = Duration::from_secs(10);
 /// Maximum time of the start: on a busy or emulated processor the verifier takes seconds for a program, and limits that
 /// were taken over stay in force meanwhile.
 const START: Duration = Duration::from_secs(60);
 /// Maximum number of rates enforced together; later ones wait in the ring buffer.
 const TOGETHER: usize = 4096;
-/// Maximum number of these per batch of an endpoint: the heartbeat is sent between batches.
+/// Maximum number of these per batch of an endpoint: between batches, progress is recorded.
 const AT_ONCE: usize = 512;
 
 /// Highest latency that the histogram resolves, microseconds.
@@ -133,6 +136,7 @@ impl Shared {
             changes: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             latency_us: Mutex::new(latency),
+            heart: OnceLock::new(),
             stop: AtomicBool::new(false),
         }
     }
@@ -154,14 +158,17 @@ impl Shared {
         Duration::from_nanos(self.heartbeat_ns.load(Ordering::Relaxed))
     }
 
-    /// Activates the tracepoint programs of this generation ([`abi::GENERATION`] or 0), and waits until the thread has
+    /// Activates the tracepoint programs of this generation ([`abi::GENERATION`] or 0), and waits until the heartbeat has
     /// published that: it alone writes the control entry.
     pub(super) fn switch_to(&self, generation: u32, maps: &Maps) -> datapath::Result<()> {
         let flags = self.flags.load(Ordering::Relaxed) & !abi::GENERATION | generation;
         self.flags.store(flags, Ordering::Relaxed);
         self.is_alive();
+        if let Some(heart) = self.heart.get() {
+            heart.unpark();
+        }
         while maps.control()?.flags & abi::GENERATION != generation {
-            std::thread::sleep(self.period().min(Duration::from_millis(1)));
+            thread::sleep(self.period().min(Duration::from_millis(1)));
         }
         Ok(())
     }
@@ -169,6 +176,11 @@ impl Shared {
     /// Records that the main loop has made progress.
     pub fn is_alive(&self) {
         self.alive_ns.store(now_ns(), Ordering::Relaxed);
+    }
+
+    /// Records that class rates can be changed.
+    fn has_enforced(&self) {
+        self.enforced_ns.store(now_ns(), Ordering::Relaxed);
     }
 
     /// Whether the agent is still setting up what it found.
@@ -188,26 +200,36 @@ impl Shared {
         Duration::from_nanos(now_ns().saturating_sub(alive_ns))
     }
 
-    /// How long the main loop or the thread may go without progress.
+    /// How long the main loop, or the thread that changes class rates, may go without progress.
     fn patience(&self) -> Duration {
         let step = if self.is_starting() { START } else { STEP };
         self.heartbeat().max(step)
     }
 
-    /// Whether the main loop is stuck; limits are not renewed then.
+    /// Whether the main loop or that thread is stuck; limits are not renewed then.
     pub(super) fn is_stuck(&self) -> bool {
-        self.loop_age() >= self.patience()
+        self.age() >= self.patience()
     }
 
     /// Whether the thread that changes class rates makes progress.
     pub(super) fn is_enforcing(&self) -> bool {
-        let enforced_ns = self.enforced_ns.load(Ordering::Relaxed);
-        Duration::from_nanos(now_ns().saturating_sub(enforced_ns)) < self.patience()
+        self.enforcement_age() < self.patience()
     }
 
-    /// How long limits hold from now on: a heartbeat, but not beyond `patience` after the main loop's last progress.
+    /// Time since that thread last made progress.
+    fn enforcement_age(&self) -> Duration {
+        let enforced_ns = self.enforced_ns.load(Ordering::Relaxed);
+        Duration::from_nanos(now_ns().saturating_sub(enforced_ns))
+    }
+
+    /// Time in which either has made no progress.
+    pub(super) fn age(&self) -> Duration {
+        self.loop_age().max(self.enforcement_age())
+    }
+
+    /// How long limits hold from now on: a heartbeat, but not beyond `patience` after the last progress.
     fn validity(&self) -> Duration {
-        let left = self.patience().saturating_sub(self.loop_age());
+        let left = self.patience().saturating_sub(self.age());
         self.heartbeat().min(left)
     }
 
@@ -218,14 +240,14 @@ impl Shared {
         flags: u32,
         validity: Duration,
     ) -> datapath::Result<()> {
-        let now_ns = now_ns();
-        let from_now = |time: Duration| now_ns + time.as_nanos() as u64;
         let missed = MISSED * self.beat_interval().max(self.period());
+        let valid_until_ns = now_ns() + validity.as_nanos() as u64;
+        let held_from_ns = self.enforced_ns.load(Ordering::Relaxed) + missed.as_nanos() as u64;
         maps.set_control(abi::Control {
             abi: abi::ABI,
             flags,
-            valid_until_ns: from_now(validity),
-            held_from_ns: from_now(validity.min(missed)),
+            valid_until_ns,
+            held_from_ns: held_from_ns.min(valid_until_ns),
         })
     }
 
@@ -309,95 +331,85 @@ impl Shared {
     }
 }
 
-/// The running thread.
+/// The running threads.
 pub struct Enforcer {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Enforcer {
-    /// Starts the thread.
-    pub fn start(
-        shared: Arc<Shared>,
-        mut maps: Maps,
-        mut events: RateEvents,
-    ) -> std::io::Result<Self> {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    ///
+    /// A map is not readable, or the system starts no thread.
+    pub fn start(shared: Arc<Shared>, pin: &Path) -> Result<Self> {
+        let (mut control, mut maps) = (Maps::open(pin)?, Maps::open(pin)?);
+        let mut events = RateEvents::open(pin)?;
         // Limits become valid before anything else is done.
+        shared.has_enforced();
         let flags = shared.flags.load(Ordering::Relaxed);
-        shared
-            .beat(&mut maps, flags, shared.heartbeat())
-            .map_err(std::io::Error::other)?;
-        let worker = Arc::clone(&shared);
-        let thread = std::thread::Builder::new()
-            .name("ecn-enforce".to_owned())
-            .spawn(move || {
-                // Its delay is part of the control loop, so traffic must not delay it.
-                if !sys::prefer_this_thread() {
-                    tracing::debug!("cannot raise the priority of this thread");
-                }
-                run(&worker, &mut maps, &mut events);
-            })?;
-        Ok(Self {
+        shared.beat(&mut control, flags, shared.heartbeat())?;
+        let mut enforcer = Self {
             shared,
-            thread: Some(thread),
-        })
+            threads: Vec::new(),
+        };
+        let shared = Arc::clone(&enforcer.shared);
+        enforcer.spawn("ecn-heartbeat", move || keep_valid(&shared, &mut control))?;
+        let shared = Arc::clone(&enforcer.shared);
+        enforcer.spawn("ecn-enforce", move || run(&shared, &mut maps, &mut events))?;
+        Ok(enforcer)
+    }
+
+    fn spawn(&mut self, name: &'static str, body: impl FnOnce() + Send + 'static) -> Result<()> {
+        let thread = thread::Builder::new().name(name.to_owned());
+        let thread = thread.spawn(move || {
+            // Its delay is part of the control loop, or limits lapse: traffic must not delay it.
+            if !sys::prefer_this_thread() {
+                tracing::debug!("cannot raise the priority of thread {name}");
+            }
+            body();
+        });
+        let thread = thread.map_err(|error| Error::Io {
+            what: "start a thread",
+            error,
+        })?;
+        self.threads.push(thread);
+        Ok(())
     }
 }
 
 impl Drop for Enforcer {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
+        for thread in self.threads.drain(..) {
+            thread.thread().unpark();
             let _ = thread.join();
         }
     }
 }
 
-/// Keeps limits valid while the main loop makes progress.
-struct Heart<'a> {
-    shared: &'a Shared,
-    last_beat: Option<Instant>,
-    flags: u32,
-    was_stuck: bool,
-}
-
-impl<'a> Heart<'a> {
-    fn new(shared: &'a Shared) -> Self {
-        Self {
-            shared,
-            last_beat: None,
-            flags: shared.flags.load(Ordering::Relaxed),
-            was_stuck: false,
+/// Keeps limits valid while the agent makes progress, in a thread of its own: the others wait for the kernel.
+fn keep_valid(shared: &Shared, maps: &mut Maps) {
+    let _ = shared.heart.set(thread::current());
+    let mut was_stuck = false;
+    while !shared.stop.load(Ordering::Relaxed) {
+        let is_stuck = shared.is_stuck();
+        if is_stuck && !was_stuck {
+            tracing::error!("the agent is stuck: rate limits lapse");
+        } else if was_stuck && !is_stuck {
+            tracing::warn!("the agent runs again: rate limits hold");
         }
-    }
-
-    /// To be called between steps that take less than a heartbeat.
-    fn beat(&mut self, maps: &mut Maps) {
-        let shared = self.shared;
-        shared.enforced_ns.store(now_ns(), Ordering::Relaxed);
-        let wanted = shared.flags.load(Ordering::Relaxed);
-        let is_due = |at: Instant| at.elapsed() >= shared.beat_interval();
-        if !self.last_beat.is_none_or(is_due) && wanted == self.flags {
-            return;
-        }
-        self.flags = wanted;
-        let stuck = shared.is_stuck();
-        if std::mem::replace(&mut self.was_stuck, stuck) != stuck {
-            if stuck {
-                tracing::error!("the main loop is stuck: rate limits lapse");
-            } else {
-                tracing::warn!("the main loop runs again: rate limits hold");
-            }
-        }
-        if !stuck && let Err(error) = shared.beat(maps, self.flags, shared.validity()) {
+        was_stuck = is_stuck;
+        let flags = shared.flags.load(Ordering::Relaxed);
+        if !is_stuck && let Err(error) = shared.beat(maps, flags, shared.validity()) {
             tracing::error!("heartbeat: {error}");
         }
-        self.last_beat = Some(Instant::now());
+        thread::park_timeout(shared.beat_interval());
     }
 }
 
 fn run(shared: &Shared, maps: &mut Maps, events: &mut RateEvents) {
-    let mut heart = Heart::new(shared);
     // The latest rate per class, which bounds their number; and the times of the marks behind them.
     let mut rates: HashMap<(u32, u32), RateEvent> = HashMap::new();
     let mut marks: Vec<u64> = Vec::new();
@@ -405,7 +417,7 @@ fn run(shared: &Shared, maps: &mut Maps, events: &mut RateEvents) {
     let mut last_review = Instant::now();
     while !shared.stop.load(Ordering::Relaxed) {
         let period = shared.period();
-        heart.beat(maps);
+        shared.has_enforced();
         if last_review.elapsed() >= REVIEW {
             shared.review(maps, &mut batch);
             last_review = Instant::now();
@@ -435,7 +447,7 @@ fn run(shared: &Shared, maps: &mut Maps, events: &mut RateEvents) {
         if rates.is_empty() {
             continue;
         }
-        if enforce(shared, maps, &mut rates, &mut batch, &mut heart) {
+        if enforce(shared, maps, &mut rates, &mut batch) {
             shared.offer_classes(maps);
         }
         if !marks.is_empty() {
@@ -445,7 +457,7 @@ fn run(shared: &Shared, maps: &mut Maps, events: &mut RateEvents) {
                 latency.saturating_record(now.saturating_sub(marked) / 1000);
             }
         }
-        std::thread::sleep(pause(shared, period));
+        thread::sleep(pause(shared, period));
     }
 }
 
@@ -469,7 +481,6 @@ fn enforce(
     maps: &mut Maps,
     rates: &mut HashMap<(u32, u32), RateEvent>,
     batch: &mut ClassBatch,
-    heart: &mut Heart<'_>,
 ) -> bool {
     let mut is_new = false;
     let mut events: Vec<RateEvent> = rates.drain().map(|(_, event)| event).collect();
@@ -501,7 +512,7 @@ fn enforce(
                 }
                 Err(error) => tracing::warn!("cannot change class rates: {error}"),
             }
-            heart.beat(maps);
+            shared.has_enforced();
         }
         if target.is_installed() != installed {
             shared.roots_changed.store(true, Ordering::Relaxed);
@@ -514,7 +525,7 @@ fn enforce(
 mod tests {
     use super::*;
 
-    /// Ten seconds without progress are too long for the main loop, but not for loading programs.
+    /// Eleven seconds without progress are too long for the main loop, but not for loading programs.
     #[test]
     fn limits_hold_while_programs_are_loaded() {
         let heartbeat = Duration::from_secs(1);
@@ -522,7 +533,7 @@ mod tests {
         let heartbeat_ns = heartbeat.as_nanos() as u64;
         shared.heartbeat_ns.store(heartbeat_ns, Ordering::Relaxed);
         let silent = || {
-            let since = now_ns() - 10_000_000_000;
+            let since = now_ns() - 11_000_000_000;
             shared.alive_ns.store(since, Ordering::Relaxed);
         };
         silent();
@@ -533,5 +544,11 @@ mod tests {
         silent();
         assert!(shared.is_stuck());
         assert_eq!(shared.validity(), Duration::ZERO);
+        shared.is_alive();
+        assert!(!shared.is_stuck());
+        shared
+            .enforced_ns
+            .store(now_ns() - 11_000_000_000, Ordering::Relaxed);
+        assert!(shared.is_stuck() && !shared.is_enforcing());
     }
 }

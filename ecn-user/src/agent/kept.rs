@@ -23,7 +23,7 @@ use super::{
     enforce::{Enforcer, Shared, lock, now_ns},
     leftovers,
     root::{Root, Whose},
-    shaper, start_enforcer,
+    shaper,
     state::{EndpointState, State},
     target::Target,
 };
@@ -138,7 +138,7 @@ impl Kept {
         }
         let generation = maps.control()?.flags & abi::GENERATION;
         shared.flags.fetch_or(generation, Ordering::Relaxed);
-        let enforcer = start_enforcer(shared, &state.pin)?;
+        let enforcer = Enforcer::start(Arc::clone(shared), &state.pin)?;
         let kept = Self { state, flows };
         for endpoint in &kept.state.endpoints {
             // Other enforcements work without an agent.

@@ -35,7 +35,7 @@ use tokio::{signal::unix::SignalKind, task::JoinHandle};
 
 use crate::{
     config::{self, Config, Enforcement},
-    datapath::{self, Copy, Datapath, Life, Maps, RateEvents, Sizes, Sweeper},
+    datapath::{self, Copy, Datapath, Life, Maps, Sizes, Sweeper},
     net::{self, htb::EndpointHtb},
     sys::names::Names,
 };
@@ -367,7 +367,7 @@ impl Inner {
                 datapath.take_over()?;
                 let mut maps = datapath.maps()?;
                 maps.set_quotas(config.flow.max.into())?;
-                let enforcer = start_enforcer(&shared, &pin)?;
+                let enforcer = Enforcer::start(Arc::clone(&shared), &pin)?;
                 (maps, datapath, None, enforcer)
             }
         };
@@ -660,15 +660,6 @@ impl Drop for Agent {
             None => State::remove(),
         }
     }
-}
-
-fn start_enforcer(shared: &Arc<Shared>, pin: &Path) -> Result<Enforcer> {
-    Enforcer::start(Arc::clone(shared), Maps::open(pin)?, RateEvents::open(pin)?).map_err(|error| {
-        Error::Io {
-            what: "start a thread",
-            error,
-        }
-    })
 }
 
 /// Runs a step that may block, and logs its error.

@@ -285,8 +285,8 @@ impl Shown for Source {
         match control {
             Err(error) => Health::failed(error.to_string()),
             Ok(_) if self.shared.is_stuck() => Health::failed(format!(
-                "the main loop has done nothing for {} s: rate limits lapse",
-                self.shared.loop_age().as_secs()
+                "the agent has made no progress for {} s: rate limits lapse",
+                self.shared.age().as_secs()
             )),
             Ok(control) if control.valid_until_ns < now_ns => Health::failed(format!(
                 "the last heartbeat was {} ms ago: limits have lapsed",
