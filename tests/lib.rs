@@ -134,13 +134,11 @@ fn isolate() {
     }
 }
 
-/// Why a test is skipped. On a machine with all tools, `cargo xtask test` accepts only the first two.
+/// Why a test is skipped. On a machine with all tools, `cargo xtask test` accepts only the first.
 #[derive(Clone, Copy)]
 pub enum Skip {
     /// The kernel lacks a feature.
     Kernel,
-    /// Other programs disturbed every run.
-    Disturbed,
     /// A program, a right or a file is missing.
     Missing,
 }
@@ -152,7 +150,6 @@ pub fn skipped(name: &str, why: Skip, reason: &str) {
     note(&format!("skipped {line}"));
     let word = match why {
         Skip::Kernel => "kernel",
-        Skip::Disturbed => "disturbed",
         Skip::Missing => "missing",
     };
     if let Some(list) = std::env::var_os("ECN_SKIPPED") {

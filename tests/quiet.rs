@@ -1,7 +1,5 @@
 //! Whether the machine had enough CPU time during a measurement.
 
-use crate::note;
-
 /// CPU time of the machine so far, ticks of all its CPUs.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CpuTime {
@@ -35,25 +33,5 @@ impl CpuTime {
     pub fn shares_since(&self, start: &Self) -> [f64; 2] {
         let total = (self.total - start.total).max(1) as f64;
         [self.busy - start.busy, self.stolen - start.stolen].map(|part| part as f64 / total)
-    }
-}
-
-/// CPU time stolen by other virtual machines since a start.
-pub struct Steal(CpuTime);
-
-impl Steal {
-    /// Above this share a measurement is discarded.
-    const MOST: f64 = 0.02;
-
-    /// Starts.
-    pub fn watch() -> Self {
-        Self(CpuTime::now())
-    }
-
-    /// Whether the stolen share is too high.
-    pub fn is_disturbing(&self) -> bool {
-        let [_, stolen] = CpuTime::now().shares_since(&self.0);
-        note(&format!("{:.1} % of the processors stolen", 100.0 * stolen));
-        stolen > Self::MOST
     }
 }

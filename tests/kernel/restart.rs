@@ -17,13 +17,13 @@ use ecn_core::{
     flow::Key,
 };
 use ecn_tests::{
-    Skip, ecn_or_skip, eventually, kernel_test,
+    ecn_or_skip, eventually, kernel_test,
     lab::Lab,
-    name_of, note,
+    note,
     process::{self, Process, Snapshot, stdout},
-    quiet, running,
+    running,
     running::pin,
-    s, skipped,
+    s,
     traffic::Stream,
 };
 use ecn_user::{
@@ -38,8 +38,8 @@ use nix::sys::signal::Signal;
 const LINK: u64 = 12_500_000;
 /// 1 Mbit/s.
 const PINNED: u64 = 125_000;
-/// Queue threshold of an output, packets: the default.
-const THRESHOLD: u32 = 8;
+/// Packets in the port's queue.
+const CAPACITY: u32 = 100;
 const PAYLOAD: usize = 1400;
 /// Ports of the streams; the last one's rate is pinned.
 const STREAMS: [u16; 3] = [7001, 7002, 7003];
@@ -54,7 +54,7 @@ impl Site {
     /// Three hosts; the last one is connected to a port of 100 Mbit/s.
     fn new() -> Self {
         let lab = Lab::new(3);
-        lab.limit(2, LINK, 100);
+        lab.limit(2, LINK, CAPACITY);
         let folder = std::env::temp_dir().join(format!("ecn-t-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("a folder");
         Self { lab, folder }
@@ -277,7 +277,7 @@ fn an_upgrade_under_load_leaves_no_gap() {
         sent.saturating_sub(received() / PAYLOAD as u64)
     };
     let on_the_way = missing();
-    let (watch, steal) = (Watch::start(Place::new(&site, keys)), quiet::Steal::watch());
+    let watch = Watch::start(Place::new(&site, keys));
     let (mut slowest, mut last, mut marks) = (Duration::ZERO, flows(), marked());
     let (began, at_first) = (Instant::now(), received());
     for next in [&copy, &ecn, &copy, &ecn, &copy] {
@@ -305,7 +305,6 @@ fn an_upgrade_under_load_leaves_no_gap() {
     // On a busy machine, senders are late.
     assert!(part >= 0.5, "{part} of the port");
     let during = watch.stop();
-    let stolen = steal.is_disturbing();
     let lost = missing().saturating_sub(on_the_way);
     note(&format!(
         "restart: limits kept in force after {slowest:?} at most; {part:.3} of the port; queue {} packets; \
@@ -320,9 +319,8 @@ fn an_upgrade_under_load_leaves_no_gap() {
     // Nothing is seen between two samples.
     let off = during.off.saturating_sub(during.late);
     assert!(off < Duration::from_millis(50), "{during:?}");
-    // If the hypervisor takes the CPU for a millisecond, the port's timer stops: eight packets more wait.
-    let is_short = during.queue <= 2 * THRESHOLD;
-    assert!(is_short || stolen, "{during:?}");
+    // Without limits the queue would be full. If the port's timer is a millisecond late, eight packets more wait.
+    assert!(during.queue <= CAPACITY / 2, "{during:?}");
     assert_eq!(during.held, BTreeSet::from([PINNED]));
     // Without an agent no new rate comes into force: the programs hold rates until the next agent has taken over.
     site.end(&mut agent);
@@ -334,13 +332,6 @@ fn an_upgrade_under_load_leaves_no_gap() {
     assert!(eventually(s(5), || rates() != left), "no rate changes");
     drop(streams);
     site.end(&mut agent);
-    if !is_short {
-        skipped(
-            name_of(|| {}),
-            Skip::Disturbed,
-            &format!("{} packets waited at the port", during.queue),
-        );
-    }
 }
 
 /// A killed agent leaves what it leaves at a normal exit, except that limits lapse.

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -12,8 +12,8 @@ use crate::{build_ebpf, command, kernels, setup, step};
 /// Arguments of `bench`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// What to measure: the simulator; the programs in this kernel (root); control on a bridge (root); whether the
-    /// agent's memory, files, entries or log grow (root)
+    /// What to measure: the simulator; the programs in this kernel (root); control on a bridge (root); whether rig and
+    /// bridges match their simulation (root); whether the agent's memory, files, entries or log grow (root)
     #[arg(value_enum, default_value = "simulator")]
     what: What,
     /// Options of `bench bridge` (see `cargo xtask bench bridge --help`), or seconds of `bench soak`
@@ -26,6 +26,7 @@ enum What {
     Simulator,
     Datapath,
     Bridge,
+    Twin,
     Soak,
 }
 
@@ -54,6 +55,7 @@ pub fn bench(args: Args, permission: Permission) -> Result<ExitCode> {
         What::Simulator => simulator(),
         What::Datapath => datapath(permission),
         What::Bridge => bridge(&args.words, permission),
+        What::Twin => twin(&args.words, permission),
         What::Soak => soak(&args.words, permission),
     }
 }
@@ -92,22 +94,37 @@ fn bridge(words: &[String], permission: Permission) -> Result<ExitCode> {
     })
 }
 
+/// Compares rig and bridges with their simulation: medians of several runs, for a quiet machine. Prints tables.
+fn twin(words: &[String], permission: Permission) -> Result<ExitCode> {
+    if !words.is_empty() {
+        bail!("`cargo xtask bench twin` takes no arguments");
+    }
+    let mut twin = kernel_tests("twin::", permission)?;
+    step::run("the comparison", twin.arg("--run-ignored=only"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Soak test: the agent under load for ten minutes, or the given number of seconds. Prints a table of its resources.
 fn soak(words: &[String], permission: Permission) -> Result<ExitCode> {
     let seconds = words.first().map_or("600", String::as_str);
     if words.len() > 1 || seconds.parse::<u32>().is_err() {
         bail!("`cargo xtask bench soak` takes only a number of seconds");
     }
+    let mut soak = kernel_tests("soak::", permission)?;
+    step::run("the soak", soak.env("ECN_SOAK_SECONDS", seconds))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The real-kernel tests with names that contain this, once, with their output.
+fn kernel_tests(name: &str, permission: Permission) -> Result<Command> {
     if !is_root() {
         return Err(Lacks("the agent needs root".into()).into());
     }
     build_ebpf::build(&setup::bpf(permission)?, false)?;
     command::build()?;
-    let mut soak = command::tests(&["kernel"])?;
-    soak.args(["soak::", "--no-capture", "--retries=0"])
-        .env("ECN_SOAK_SECONDS", seconds);
-    step::run("the soak", &mut soak)?;
-    Ok(ExitCode::SUCCESS)
+    let mut tests = command::tests(&["kernel"])?;
+    tests.args([name, "--no-capture", "--retries=0"]);
+    Ok(tests)
 }
 
 /// The kernel given by `--kernel`, and the other arguments.

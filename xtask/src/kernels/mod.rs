@@ -33,30 +33,43 @@ const EVERY_RUN: [&str; 4] = [END_OF_LIFE, "6.1", "6.12", "7.3"];
 /// Debian 11's kernel. Mirrors remove a release some time after its end of life: then this kernel is left out.
 const END_OF_LIFE: &str = "5.10";
 
-/// Tests whose results depend on the kernel, but not on the speed of emulation: what its verifier accepts, which hooks,
-/// offsets and drop reasons it has, how it handles frames, echoes and flags. Other tests, such as those of rates, run
-/// on emulated kernels only with `--kernels`.
-const DECIDED_BY_KERNEL: [&str; 20] = [
-    "attach::clsact_filters_of_a_killed_agent_are_cleaned",
-    "attach::clsact_is_removed_with_the_last_program",
-    "attach::programs_behind_ours_run_too",
-    "attach::tcx_is_used_where_available",
-    "backward::udp_over_ipv4_is_slowed",
-    "notifications::bcn_over_ipv4",
-    "counters::drops_match_the_kernels",
-    "counters::super_packets_count_their_segments",
-    "counters::tagged_packets_leave_unchanged",
-    "echo::udp_over_ipv4_marked",
-    "edt::udp",
-    "forged::giant_frames",
-    "forged::malformed_frames_at_endpoints",
-    "taps::machines_do_not_echo_for_others",
-    "taps::taps_are_left_out_without_tcx",
-    "tcp::negotiated",
-    "untouched::at_endpoints",
-    "verifier::every_program_passes",
-    "virtual_queue::overload_does_not_pile_up",
-    "xdp::echoes_are_consumed",
+/// The oldest and the newest of [`EVERY_RUN`].
+const ENDS: [&str; 2] = [END_OF_LIFE, "7.3"];
+
+/// Tests whose results depend on the kernel, but not on the speed of emulation, and on which of [`EVERY_RUN`]: what its
+/// verifier accepts, which hooks, offsets and drop reasons it has, how it handles frames, echoes and flags. The oldest and
+/// the newest differ most; those between run what differs there. Other tests, such as those of rates, run on emulated
+/// kernels only with `--kernels`.
+const DECIDED_BY_KERNEL: [(&str, &[&str]); 20] = [
+    ("verifier::every_program_passes", &EVERY_RUN),
+    ("attach::tcx_is_used_where_available", &EVERY_RUN),
+    ("counters::drops_match_the_kernels", &["6.1", "6.12", "7.3"]),
+    (
+        "counters::super_packets_count_their_segments",
+        &["6.1", "7.3"],
+    ),
+    ("counters::tagged_packets_leave_unchanged", &["6.1", "7.3"]),
+    ("attach::programs_behind_ours_run_too", &["7.3"]),
+    (
+        "attach::clsact_filters_of_a_killed_agent_are_cleaned",
+        &[END_OF_LIFE],
+    ),
+    (
+        "attach::clsact_is_removed_with_the_last_program",
+        &[END_OF_LIFE],
+    ),
+    ("taps::taps_are_left_out_without_tcx", &[END_OF_LIFE]),
+    ("virtual_queue::overload_does_not_pile_up", &[END_OF_LIFE]),
+    ("taps::machines_do_not_echo_for_others", &["7.3"]),
+    ("backward::udp_over_ipv4_is_slowed", &ENDS),
+    ("notifications::bcn_over_ipv4", &ENDS),
+    ("echo::udp_over_ipv4_marked", &ENDS),
+    ("edt::udp", &ENDS),
+    ("forged::giant_frames", &ENDS),
+    ("forged::malformed_frames_at_endpoints", &ENDS),
+    ("tcp::negotiated", &ENDS),
+    ("untouched::at_endpoints", &ENDS),
+    ("xdp::echoes_are_consumed", &ENDS),
 ];
 
 /// Time limit of all tests on a kernel, beyond which it is considered hung.
@@ -99,22 +112,33 @@ pub fn series(text: &str) -> Result<String, String> {
     }
 }
 
-/// What to run.
+/// Tests to run on a kernel.
 #[derive(Clone)]
-struct Wanted {
-    series: Vec<String>,
-    unavailable: Unavailable,
+struct Selection {
     /// Names of tests, or parts of them; if empty, all tests are run.
     tests: Vec<String>,
     /// Whether these are complete names.
     exact: bool,
 }
 
-impl Wanted {
-    /// Divides the tests among this many guests, if they are named; otherwise one guest runs all.
+/// Below this many tests, a further guest does not pay off: it boots, and starts its first test, in some 15 s.
+const TESTS_PER_GUEST: usize = 8;
+
+impl Selection {
+    /// Those of [`DECIDED_BY_KERNEL`] for a series.
+    fn decided_by(series: &str) -> Self {
+        let tests = DECIDED_BY_KERNEL.iter();
+        let here = tests.filter(|(_, kernels)| kernels.contains(&series));
+        Self {
+            tests: here.map(|(name, _)| (*name).to_owned()).collect(),
+            exact: true,
+        }
+    }
+
+    /// Divides the tests among at most this many guests, if they are named; otherwise one guest runs all.
     fn divided(&self, guests: usize) -> Vec<Self> {
         let guests = if self.exact {
-            guests.clamp(1, self.tests.len().max(1))
+            self.tests.len().div_ceil(TESTS_PER_GUEST).clamp(1, guests)
         } else {
             1
         };
@@ -126,7 +150,7 @@ impl Wanted {
                 .step_by(guests)
                 .cloned()
                 .collect(),
-            ..self.clone()
+            exact: self.exact,
         };
         (0..guests).map(part).collect()
     }
@@ -134,13 +158,14 @@ impl Wanted {
 
 /// The tests that every `cargo xtask test` runs on other kernels. qemu needs no privileges, so any user can run them.
 pub fn every_run(permission: Permission) -> Result<Vec<Rerun>> {
-    let wanted = Wanted {
-        series: EVERY_RUN.map(str::to_owned).to_vec(),
-        unavailable: Unavailable::Newest,
-        tests: DECIDED_BY_KERNEL.map(str::to_owned).to_vec(),
-        exact: true,
-    };
-    required_in_ci(run_on(&wanted, permission), is_ci())
+    let series = EVERY_RUN.map(str::to_owned);
+    let result = run_on(
+        &series,
+        Unavailable::Newest,
+        &Selection::decided_by,
+        permission,
+    );
+    required_in_ci(result, is_ci())
 }
 
 /// In continuous integration, a kernel that cannot be tested is an error.
@@ -154,39 +179,43 @@ fn required_in_ci<T>(result: Result<T>, ci: bool) -> Result<T> {
 /// Runs the tests whose names contain one of `names`, or all, on each kernel. Returns those that passed only in a
 /// rerun.
 pub fn test(series: &[String], names: &[String], permission: Permission) -> Result<Vec<Rerun>> {
-    let wanted = Wanted {
-        series: series.to_vec(),
-        unavailable: Unavailable::Lacks,
+    let selection = Selection {
         tests: names.to_vec(),
         exact: false,
     };
-    run_on(&wanted, permission)
+    let select = |_: &str| selection.clone();
+    run_on(series, Unavailable::Lacks, &select, permission)
 }
 
-/// Installs what is missing, runs the tests, and prints a table.
-fn run_on(wanted: &Wanted, permission: Permission) -> Result<Vec<Rerun>> {
+/// Installs what is missing, runs the tests that `select` returns for each series, and prints a table.
+fn run_on(
+    series: &[String],
+    unavailable: Unavailable,
+    select: &dyn Fn(&str) -> Selection,
+    permission: Permission,
+) -> Result<Vec<Rerun>> {
     // Without qemu, tests are skipped, not failed.
     setup::emulator(permission)
         .map_err(|error| Lacks(format!("no qemu to emulate kernels: {error:#}")))?;
-    let kernels = fetch::kernels(&wanted.series, wanted.unavailable)?;
+    let kernels = fetch::kernels(series, unavailable)?;
     let binaries = Binaries::build()?;
     let log = root().join("target/log");
     fs::create_dir_all(&log).with_context(|| format!("making {}", log.display()))?;
     let mut lacking = None;
     let mut found = Vec::new();
-    for (series, kernel) in wanted.series.iter().zip(kernels) {
+    for (series, kernel) in series.iter().zip(kernels) {
         match kernel {
-            Ok(kernel) => found.push(kernel),
+            Ok(kernel) => found.push((kernel, select(series))),
             Err(error) => {
                 let error = error.context(format!("kernel {series}"));
                 step::print(&format!("{error:#}"));
-                if wanted.unavailable == Unavailable::Lacks || series != END_OF_LIFE {
+                if unavailable == Unavailable::Lacks || series != END_OF_LIFE {
                     lacking = Some(error);
                 }
             }
         }
     }
-    let columns = run_all(&found, &binaries, wanted, &log);
+    let columns = run_all(&found, &binaries, &log);
     if !columns.is_empty() {
         println!("{}", table(&columns));
     }
@@ -203,7 +232,8 @@ fn run_on(wanted: &Wanted, permission: Permission) -> Result<Vec<Rerun>> {
         );
     }
     let unknown = |name: &&String| !matches(name, &columns);
-    if let Some(name) = wanted.tests.iter().find(unknown) {
+    let mut names = found.iter().flat_map(|(_, selection)| &selection.tests);
+    if let Some(name) = names.find(unknown) {
         bail!("no test name contains {name}");
     }
     let again = columns.into_iter().flat_map(|column| column.again);
@@ -308,13 +338,15 @@ fn executable(messages: &str) -> Option<PathBuf> {
 
 /// Tests all kernels, one guest per processor at a time: more disturb each other, and take longer in all. Named tests of
 /// a kernel are divided among that many guests, so that no processor is idle at the end.
-fn run_all(kernels: &[Kernel], binaries: &Binaries, wanted: &Wanted, log: &Path) -> Vec<Column> {
+fn run_all(kernels: &[(Kernel, Selection)], binaries: &Binaries, log: &Path) -> Vec<Column> {
     let processors = thread::available_parallelism().map_or(1, usize::from);
-    let parts = wanted.divided(processors);
     let jobs: Vec<_> = kernels
         .iter()
         .enumerate()
-        .flat_map(|(number, kernel)| parts.iter().map(move |part| (number, kernel, part)))
+        .flat_map(|(number, (kernel, selection))| {
+            let parts = selection.divided(processors);
+            parts.into_iter().map(move |part| (number, kernel, part))
+        })
         .collect();
     let next = Mutex::new(jobs.iter().enumerate());
     let done: Mutex<BTreeMap<usize, Column>> = Mutex::new(BTreeMap::new());
@@ -346,7 +378,13 @@ fn run_all(kernels: &[Kernel], binaries: &Binaries, wanted: &Wanted, log: &Path)
 }
 
 /// Runs tests on a kernel, in the guest with this number and, for those that fail, in further ones.
-fn run(kernel: &Kernel, guest: usize, binaries: &Binaries, wanted: &Wanted, log: &Path) -> Column {
+fn run(
+    kernel: &Kernel,
+    guest: usize,
+    binaries: &Binaries,
+    wanted: &Selection,
+    log: &Path,
+) -> Column {
     step::print(&format!("kernel {}: booting", kernel.version));
     // A separate log for each guest: that of a crashed one shows the reason.
     let log = |turn: usize| log.join(format!("kernel-{}-{guest}-{turn}.log", kernel.series));
@@ -436,7 +474,7 @@ impl Column {
     /// The tests to rerun in another guest: those that failed and, if this guest died, those that it did not reach.
     /// Emulated kernels crash: 6.12 did in `edt::udp` in three of eight runs under load, with flags that contain part
     /// of an address, which is impossible on a real processor.
-    fn to_run_again(&self, wanted: &Wanted) -> Vec<String> {
+    fn to_run_again(&self, wanted: &Selection) -> Vec<String> {
         let mut names = self.failed();
         if names.len() > ACCIDENTS || self.broken.is_some() && self.took >= LIMIT {
             return Vec::new();
@@ -598,9 +636,7 @@ mod tests {
 
     #[test]
     fn tests_not_reached_by_a_dead_guest_are_rerun() {
-        let wanted = |exact| Wanted {
-            series: Vec::new(),
-            unavailable: Unavailable::Newest,
+        let wanted = |exact| Selection {
             tests: ["a::passes", "d::hangs", "e::later"]
                 .map(str::to_owned)
                 .to_vec(),
@@ -633,27 +669,37 @@ mod tests {
 
     #[test]
     fn named_tests_are_divided_and_joined() {
-        let mut wanted = Wanted {
-            series: Vec::new(),
-            unavailable: Unavailable::Newest,
-            tests: ["a", "b", "c"].map(str::to_owned).to_vec(),
+        let names: Vec<_> = (0..TESTS_PER_GUEST + 2).map(|n| n.to_string()).collect();
+        let mut selection = Selection {
+            tests: names.clone(),
             exact: true,
         };
-        let tests = |parts: &[Wanted]| {
-            parts
-                .iter()
-                .map(|part| part.tests.join(" "))
-                .collect::<Vec<_>>()
+        let tests = |parts: Vec<Selection>| -> Vec<_> {
+            parts.into_iter().map(|part| part.tests).collect()
         };
-        assert_eq!(tests(&wanted.divided(2)), ["a c", "b"]);
-        assert_eq!(tests(&wanted.divided(8)), ["a", "b", "c"]);
-        wanted.exact = false;
-        assert_eq!(tests(&wanted.divided(2)), ["a b c"]);
+        assert_eq!(tests(selection.divided(1)), [names.clone()]);
+        let [even, odd] = [0, 1].map(|first| names.iter().skip(first).step_by(2).cloned());
+        let halves: [Vec<_>; 2] = [even.collect(), odd.collect()];
+        assert_eq!(tests(selection.divided(2)), halves);
+        assert_eq!(tests(selection.divided(8)), halves);
+        selection.exact = false;
+        assert_eq!(tests(selection.divided(2)), [names]);
         let mut column = Column::read("6.1", &ended(Some(101)));
         let died = Column::read("6.1", &ended(None));
         column.join(died);
         assert!(column.broken.is_some() && !column.is_good());
         assert_eq!(column.took, Duration::from_secs(14));
+    }
+
+    #[test]
+    fn every_kernel_has_tests_to_decide() {
+        let tests = |series| Selection::decided_by(series).tests;
+        for series in EVERY_RUN {
+            assert!(tests(series).contains(&"verifier::every_program_passes".to_owned()));
+        }
+        let known = |(_, kernels): &(_, &[&str])| kernels.iter().all(|k| EVERY_RUN.contains(k));
+        assert!(DECIDED_BY_KERNEL.iter().all(known));
+        assert!(tests("5.10").len() > tests("6.12").len());
     }
 
     #[test]
