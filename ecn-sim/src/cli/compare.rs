@@ -105,7 +105,7 @@ pub(super) fn run(args: &CompareArgs) -> Result<(), Error> {
         let path = target.write_table(&runs)?;
         return shown(args, &comparison, path.as_deref().unwrap_or(&args.out));
     };
-    let figures = comparison.figures().map_err(Error::failed)?;
+    let figures = comparison.figures();
     let document = json(&comparison)? + "\n";
     let head =
         |names: &[&str]| -> Vec<String> { names.iter().map(|name| (*name).to_owned()).collect() };

@@ -43,9 +43,8 @@ pub fn run(args: &DesignArgs) -> Result<(), Error> {
     let (table, fit) = Table::of(&design);
     let report = Report::of(&design, &table, fit);
     if let Some(output) = output {
-        let figure = figure(&design).map_err(Error::failed)?;
         output.write("design.toml", table.to_toml())?;
-        output.write("design.svg", figure)?;
+        output.write("design.svg", figure(&design))?;
         output.write("design.json", json(&report)? + "\n")?;
     }
     if args.json {

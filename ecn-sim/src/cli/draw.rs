@@ -54,8 +54,7 @@ pub(super) fn run(args: &DrawArgs) -> Result<(), Error> {
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty());
     let output = Output::new(folder.unwrap_or(Path::new(".")))?;
-    let svg = figure.to_svg().map_err(Error::failed)?;
-    output.write(name, svg)?;
+    output.write(name, figure.to_svg())?;
     if args.json {
         let file = args.out.clone();
         return print(&json(&Drawn { file })?);

@@ -95,8 +95,7 @@ fn write(
         files.extend(table.files("series").map_err(Error::failed)?);
         let pictures = figures(&report.scenario, topology, series, window);
         for (name, figure) in ["rates.svg", "queues.svg"].into_iter().zip(pictures) {
-            let svg = figure.to_svg().map_err(Error::failed)?;
-            files.push((name.to_owned(), svg.into_bytes()));
+            files.push((name.to_owned(), figure.to_svg().into_bytes()));
         }
     }
     Ok(output.replace_all(&files, FILES)?)

@@ -38,10 +38,9 @@ impl From<ReproduceError> for Error {
             ReproduceError::Fabric(error) => error.into(),
             ReproduceError::Compare(error) => error.into(),
             ReproduceError::Output(error) => error.into(),
-            ReproduceError::Figure(_)
-            | ReproduceError::Scenario(_)
-            | ReproduceError::Value(_)
-            | ReproduceError::Json(_) => Self::failed(error),
+            ReproduceError::Scenario(_) | ReproduceError::Value(_) | ReproduceError::Json(_) => {
+                Self::failed(error)
+            }
         }
     }
 }

@@ -265,7 +265,7 @@ fn write(output: &Output, run: &Run, report: &RunReport, sliding: Time) -> Resul
         }],
         ..LineFigure::default()
     };
-    let svg = figure.to_svg().map_err(Error::failed)?;
+    let svg = figure.to_svg();
     files.push(("run.svg".to_owned(), svg.into_bytes()));
     files.push(("run.json".to_owned(), (json(report)? + "\n").into_bytes()));
     Ok(output.replace_all(&files, FILES)?)

@@ -4,7 +4,7 @@ use ecn_units::Size;
 
 use super::{Comparison, Outcome};
 use crate::fabric::measure::OfSize;
-use crate::figure::{DotColumn, DotFigure, FigureError, LOOKS, Line, LineFigure, Panel, decades};
+use crate::figure::{DotColumn, DotFigure, LOOKS, Line, LineFigure, Panel, decades};
 
 /// A figure with its file name and caption.
 #[derive(Clone, Debug)]
@@ -28,25 +28,21 @@ fn size(bytes: f64) -> String {
 impl Comparison {
     /// All figures: means, with confidence intervals if there are several runs; the distribution of slowdowns;
     /// slowdowns by size, if flow sizes differ; samples over time; the network.
-    ///
-    /// # Errors
-    ///
-    /// A figure cannot be drawn.
-    pub(crate) fn figures(&self) -> Result<Vec<Figure>, FigureError> {
+    pub(crate) fn figures(&self) -> Vec<Figure> {
         let mut figures = Vec::new();
         if self.schemes.iter().any(|one| one.runs.len() > 1) {
-            figures.push(self.means()?);
+            figures.push(self.means());
         }
         let finished = |one: &&Outcome| !one.fct_slowdown_cdf.is_empty();
         if self.schemes.iter().any(|one| finished(&one)) {
-            figures.push(self.cdf()?);
+            figures.push(self.cdf());
         }
         if self
             .schemes
             .iter()
             .any(|one| one.fct_slowdown.by_size.len() > 1)
         {
-            figures.push(self.by_size()?);
+            figures.push(self.by_size());
         }
         let mut names: Vec<&str> = Vec::new();
         for series in self.schemes.iter().flat_map(|one| &one.series) {
@@ -55,14 +51,14 @@ impl Comparison {
             }
         }
         for name in names {
-            figures.push(self.over_time(name)?);
+            figures.push(self.over_time(name));
         }
         figures.push(Figure {
             file: "network.svg".to_owned(),
             caption: "The network".to_owned(),
-            svg: self.network.to_svg()?,
+            svg: self.network.to_svg(),
         });
-        Ok(figures)
+        figures
     }
 
     /// The schemes' lines in panels with the same axes, with at most as many lines per panel as readers can
@@ -84,7 +80,7 @@ impl Comparison {
         parts.map(panel).collect()
     }
 
-    fn means(&self) -> Result<Figure, FigureError> {
+    fn means(&self) -> Figure {
         let column = |title: &str, unit: &str, of: fn(&Outcome) -> (Option<f64>, Option<f64>)| {
             let (values, half_widths) = self.schemes.iter().map(of).unzip();
             DotColumn {
@@ -120,16 +116,16 @@ impl Comparison {
                 column("Fairness", "Jain's index", |one| (one.jain, one.ci95.jain)),
             ],
         };
-        Ok(Figure {
+        Figure {
             file: "means.svg".to_owned(),
             caption: "Percentiles of the flows of all runs, and means of the runs, with 95 % confidence intervals \
                       (Student's t over the runs)"
                 .to_owned(),
-            svg: figure.to_svg()?,
-        })
+            svg: figure.to_svg(),
+        }
     }
 
-    fn cdf(&self) -> Result<Figure, FigureError> {
+    fn cdf(&self) -> Figure {
         let most = self.schemes.iter().flat_map(|one| &one.fct_slowdown_cdf);
         let most = most.map(|point| point.0).fold(2.0, f64::max);
         let points = |one: &Outcome| {
@@ -158,14 +154,14 @@ impl Comparison {
             panels: self.panels("Slowdown of flows", points),
             ..LineFigure::default()
         };
-        Ok(Figure {
+        Figure {
             file: "slowdown-cdf.svg".to_owned(),
             caption: caption.to_owned(),
-            svg: figure.to_svg()?,
-        })
+            svg: figure.to_svg(),
+        }
     }
 
-    fn by_size(&self) -> Result<Figure, FigureError> {
+    fn by_size(&self) -> Figure {
         let groups = || {
             self.schemes
                 .iter()
@@ -205,16 +201,16 @@ impl Comparison {
             panels: both.concat(),
             ..LineFigure::default()
         };
-        Ok(Figure {
+        Figure {
             file: "slowdown-by-size.svg".to_owned(),
             caption: caption.to_owned(),
-            svg: figure.to_svg()?,
-        })
+            svg: figure.to_svg(),
+        }
     }
 
     /// The samples of this name, of all schemes. Schemes that take much longer than the others would squeeze these to
     /// the left edge: the axis ends with the others, and the panel names the schemes that continue.
-    fn over_time(&self, name: &str) -> Result<Figure, FigureError> {
+    fn over_time(&self, name: &str) -> Figure {
         let series = |one: &Outcome| {
             let mut all = one.series.iter();
             all.find(|series| series.name == name).cloned()
@@ -243,11 +239,11 @@ impl Comparison {
             caption += "; not drawn to the end: ";
             caption += &later;
         }
-        Ok(Figure {
+        Figure {
             file: format!("{}.svg", name.to_lowercase().replace(' ', "-")),
             caption,
-            svg: figure.to_svg()?,
-        })
+            svg: figure.to_svg(),
+        }
     }
 }
 

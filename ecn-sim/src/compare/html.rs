@@ -7,7 +7,6 @@ use ecn_units::{Rate, Size};
 
 use super::figures::Figure;
 use super::{Comparison, Outcome};
-use crate::figure::escape;
 
 const STYLE: &str = "body{font:15px/1.5 sans-serif;color:#222;max-width:980px;margin:2em auto;padding:0 1em}\
 h1{font-size:1.5em}h2{font-size:1.2em;margin-top:2em}.wide{overflow-x:auto}\
@@ -16,6 +15,12 @@ th,td{padding:.2em .6em;text-align:right;border-bottom:1px solid #ddd}\
 th{border-bottom-color:#888;font-size:.85em}table{font-size:.93em}th:first-child,td:first-child{text-align:left}\
 table.keys td{text-align:left}figure{margin:1.5em 0}svg{max-width:100%;height:auto}\
 figcaption{color:#666}";
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}
 
 /// A table. Cells are plain text, which is escaped.
 fn table<R: AsRef<[String]>>(
@@ -131,15 +136,11 @@ impl Comparison {
         );
         table(&mut html, "measures", &HEADER, self.table());
         for figure in figures {
-            // SVG embedded in HTML has no XML declaration.
-            let svg = figure
-                .svg
-                .split_once("?>\n")
-                .map_or(&*figure.svg, |(_, svg)| svg);
             let caption = escape(&figure.caption);
             let _ = writeln!(
                 html,
-                "<figure>\n{svg}<figcaption>{caption}</figcaption>\n</figure>"
+                "<figure>\n{}<figcaption>{caption}</figcaption>\n</figure>",
+                figure.svg
             );
         }
         self.write_sizes(&mut html);

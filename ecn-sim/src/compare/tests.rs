@@ -73,7 +73,7 @@ fn outcomes_are_those_of_the_runs() {
     assert_eq!(none.parameters.get("dcqcn.kmin"), None);
     assert_eq!(dcqcn.parameters["dcqcn.kmin"], "5kB");
     assert_eq!(found.parameters["hosts"], "8");
-    let figures = found.figures().unwrap();
+    let figures = found.figures();
     assert_eq!(figures[0].file, "means.svg");
     let half = found.schemes[0].ci95.fct_slowdown_p50.unwrap();
     let html = found.html(&figures);
@@ -135,7 +135,6 @@ fn figures_are_for_what_there_is() {
     let files = |found: &Comparison| -> Vec<String> {
         found
             .figures()
-            .unwrap()
             .into_iter()
             .map(|figure| figure.file)
             .collect()
@@ -149,7 +148,7 @@ fn figures_are_for_what_there_is() {
         "network.svg",
     ];
     assert_eq!(files(&found), always);
-    let html = found.html(&found.figures().unwrap());
+    let html = found.html(&found.figures());
     assert!(
         html.contains("Longest queue, over time") && !html.contains("<?xml"),
         "{html}"
@@ -159,10 +158,10 @@ fn figures_are_for_what_there_is() {
         "{html}"
     );
     let title = |svg: &str| svg.matches("Slowdown of flows").count();
-    assert_eq!(title(&found.figures().unwrap()[0].svg), 1);
+    assert_eq!(title(&found.figures()[0].svg), 1);
     let many = found.schemes[0].clone();
     found.schemes.extend(std::iter::repeat_n(many, 6));
-    assert_eq!(title(&found.figures().unwrap()[0].svg), 2);
+    assert_eq!(title(&found.figures()[0].svg), 2);
     for one in &mut found.schemes {
         (one.fct_slowdown, one.fct_slowdown_cdf, one.series) = Default::default();
     }
@@ -242,7 +241,7 @@ fn windows_are_compared() {
 fn a_slow_scheme_does_not_squeeze_the_others() {
     let mut found = compared(&["flow_size=3MB"], 1, 1);
     found.schemes[1].series = found.schemes[0].series.clone();
-    let goodput = |found: &Comparison| found.figures().unwrap().swap_remove(1);
+    let goodput = |found: &Comparison| found.figures().swap_remove(1);
     let before = goodput(&found);
     assert!(!before.svg.contains("goes on") && !before.caption.contains("goes on"));
     let last = found.schemes[1].series[0].points.last_mut().unwrap();
@@ -303,6 +302,6 @@ fn what_repeats_counts_once() {
     assert_eq!(one.runs.len(), 1);
     assert_eq!((one.flows_started, one.flows_finished), (56, 56));
     assert_eq!(one.ci95, Intervals::default());
-    let files = found.figures().unwrap();
+    let files = found.figures();
     assert!(files.iter().all(|figure| figure.file != "means.svg"));
 }

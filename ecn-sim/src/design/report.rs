@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Design, Fit, Table};
-use crate::figure::{FigureError, Line, LineFigure, Panel};
+use crate::figure::{Line, LineFigure, Panel};
 
 /// Decrease factor of FIMD and AIMD, which are shown with the design (slide 14).
 const M: f64 = 2.0;
@@ -284,11 +284,7 @@ fn avoidance_excess(table: &Table) -> f64 {
 }
 
 /// Slide 14: rate over time without marks, starting at Rmin, compared with LIPD, FIMD and AIMD.
-///
-/// # Errors
-///
-/// As for [`LineFigure::to_svg`].
-pub fn figure(design: &Design) -> Result<String, FigureError> {
+pub fn figure(design: &Design) -> String {
     const POINTS: u32 = 2_000;
     let rmin = design.rmin().as_f64();
     let own = design.time_to(1.0);

@@ -1,10 +1,8 @@
-//! Drawing primitives of figures.
+//! Drawing primitives of figures: coordinates and sizes are in pixels, with y downwards.
 
-use plotters::coord::Shift;
-use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
-
-use super::FigureError;
+use svg::Document;
+use svg::node::Node as _;
+use svg::node::element::{Circle, Polygon, Polyline, Rectangle, Text, Title};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Marker {
@@ -19,62 +17,64 @@ pub(super) enum Marker {
 /// Style of a line.
 #[derive(Debug, Clone, Copy)]
 pub struct Look {
-    pub(super) color: RGBColor,
+    pub(super) color: &'static str,
     pub(super) width: f64,
-    /// Lengths of dashes and gaps in turn; empty for a solid line.
-    pub(super) dash: &'static [f64],
+    /// Lengths of dashes and gaps in turn; [`NONE`] for a solid line.
+    pub(super) dash: &'static str,
     pub(super) marker: Marker,
 }
+
+/// No fill, outline or gaps.
+pub(super) const NONE: &str = "none";
 
 /// Colours of Okabe and Ito (2008), each with its own dash pattern and marker.
 pub const LOOKS: [Look; 6] = [
     Look {
-        color: RGBColor(0, 0, 0),
+        color: "#000000",
         width: 1.8,
-        dash: &[],
+        dash: NONE,
         marker: Marker::Circle,
     },
     Look {
-        color: RGBColor(0, 114, 178),
+        color: "#0072b2",
         width: 1.8,
-        dash: &[9.0, 4.0],
+        dash: "9 4",
         marker: Marker::Square,
     },
     Look {
-        color: RGBColor(0, 158, 115),
+        color: "#009e73",
         width: 1.8,
-        dash: &[4.0, 3.0],
+        dash: "4 3",
         marker: Marker::Triangle,
     },
     Look {
-        color: RGBColor(204, 121, 167),
+        color: "#cc79a7",
         width: 1.8,
-        dash: &[9.0, 3.0, 2.0, 3.0],
+        dash: "9 3 2 3",
         marker: Marker::Diamond,
     },
     Look {
-        color: RGBColor(213, 94, 0),
+        color: "#d55e00",
         width: 2.6,
-        dash: &[],
+        dash: NONE,
         marker: Marker::Ring,
     },
     Look {
-        color: RGBColor(86, 180, 233),
+        color: "#56b4e9",
         width: 1.8,
-        dash: &[2.0, 3.0],
+        dash: "2 3",
         marker: Marker::Cross,
     },
 ];
 
-pub(super) const INK: RGBColor = RGBColor(34, 34, 34);
-pub(super) const GREY: RGBColor = RGBColor(102, 102, 102);
-pub(super) const GRID: RGBColor = RGBColor(226, 226, 226);
+pub(super) const INK: &str = "#222222";
+pub(super) const GREY: &str = "#666666";
+pub(super) const GRID: &str = "#e2e2e2";
+pub(super) const WHITE: &str = "#ffffff";
 
-/// Width of every figure in pixels.
+/// Width of figures.
 pub(super) const WIDTH: f64 = 800.0;
-/// Drawing units per pixel: plotters accepts only integers.
-pub(super) const SCALE: f64 = 20.0;
-/// Size of ordinary text, in pixels.
+/// Size of text.
 pub(super) const TEXT: f64 = 13.0;
 
 /// Approximate width of a text in pixels, for a wide font such as DejaVu Sans.
@@ -103,97 +103,92 @@ pub(super) fn fit(text: &str, size: f64, width: f64) -> String {
     short
 }
 
-/// Draws in pixels, as floating-point numbers.
-pub(super) struct Canvas<'a> {
-    area: DrawingArea<SVGBackend<'a>, Shift>,
+/// A hundredth of a pixel is not visible; more digits would only make files longer.
+fn round(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
 }
 
-pub(super) type Drawn = Result<(), FigureError>;
-
-pub(super) fn px((x, y): (f64, f64)) -> (i32, i32) {
-    ((x * SCALE).round() as i32, (y * SCALE).round() as i32)
+/// Value of the attribute `points`.
+fn list(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    points.iter().map(|(x, y)| (round(*x), round(*y))).collect()
 }
 
-pub(super) fn stroke(color: RGBColor, width: f64) -> ShapeStyle {
-    let stroke_width = (width * SCALE).round() as u32;
-    ShapeStyle {
-        color: color.to_rgba(),
-        filled: false,
-        stroke_width,
+/// A figure that is being drawn.
+pub(super) struct Canvas(Document);
+
+impl Canvas {
+    /// An empty figure; its title is not drawn, but read by viewers and screen readers.
+    pub(super) fn new((width, height): (f64, f64), title: &str) -> Self {
+        let document = Document::new()
+            .set("role", "img")
+            .set("width", width)
+            .set("height", height)
+            .set("viewBox", (0, 0, width, height))
+            .set("fill", NONE)
+            .set("stroke-linejoin", "round")
+            .set("font-family", "sans-serif")
+            .set("font-size", TEXT);
+        let mut canvas = Self(document.add(Title::new(title)));
+        canvas.rectangle((0.0, 0.0), (width, height), WHITE, NONE);
+        canvas
     }
-}
 
-impl Canvas<'_> {
-    /// Draws a figure of `height` pixels and returns its SVG text.
-    pub(super) fn draw(
-        height: f64,
-        title: &str,
-        paint: impl FnOnce(&Canvas<'_>) -> Drawn,
-    ) -> Result<String, FigureError> {
-        Self::draw_sized((WIDTH, height), title, paint)
+    /// The text of an SVG file.
+    pub(super) fn into_svg(self) -> String {
+        format!("{}\n", self.0)
     }
 
-    /// [`Self::draw`] with another width.
-    pub(super) fn draw_sized(
+    pub(super) fn path(&mut self, points: &[(f64, f64)], color: &str, width: f64) {
+        self.stroke(points, color, width, NONE);
+    }
+
+    pub(super) fn line(&mut self, points: &[(f64, f64)], look: &Look) {
+        self.stroke(points, look.color, look.width, look.dash);
+    }
+
+    fn stroke(&mut self, points: &[(f64, f64)], color: &str, width: f64, dash: &str) {
+        let line = Polyline::new()
+            .set("points", list(points))
+            .set("stroke", color)
+            .set("stroke-width", width);
+        self.0.append(match dash {
+            NONE => line,
+            dash => line.set("stroke-dasharray", dash),
+        });
+    }
+
+    /// A rectangle, from its upper left corner.
+    pub(super) fn rectangle(
+        &mut self,
+        (left, top): (f64, f64),
         (width, height): (f64, f64),
-        title: &str,
-        paint: impl FnOnce(&Canvas<'_>) -> Drawn,
-    ) -> Result<String, FigureError> {
-        let mut svg = String::new();
-        let size = px((width, height));
-        {
-            let backend = SVGBackend::with_string(&mut svg, (size.0 as u32, size.1 as u32));
-            let canvas = Canvas {
-                area: backend.into_drawing_area(),
-            };
-            canvas.area.fill(&WHITE)?;
-            paint(&canvas)?;
-            canvas.area.present()?;
-        }
-        // The drawing has SCALE units per pixel; set its size in pixels, and its title.
-        let body = svg.split_once(">\n").map_or("", |(_, body)| body);
-        Ok(format!(
-            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
-             <svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" width=\"{width}\" \
-             height=\"{height}\" viewBox=\"0 0 {} {}\" stroke-linejoin=\"round\">\n\
-             <title>{}</title>\n{body}",
-            size.0,
-            size.1,
-            escape(title),
-        ))
+        fill: &str,
+        outline: &str,
+    ) {
+        let rectangle = Rectangle::new()
+            .set("x", round(left))
+            .set("y", round(top))
+            .set("width", round(width))
+            .set("height", round(height))
+            .set("fill", fill);
+        self.0.append(match outline {
+            NONE => rectangle,
+            color => rectangle.set("stroke", color).set("stroke-width", 0.8),
+        });
     }
 
-    pub(super) fn path(&self, points: &[(f64, f64)], color: RGBColor, width: f64) -> Drawn {
-        let points: Vec<_> = points.iter().copied().map(px).collect();
-        self.area
-            .draw(&PathElement::new(points, stroke(color, width)))?;
-        Ok(())
+    fn polygon(&mut self, points: &[(f64, f64)], color: &str) {
+        let polygon = Polygon::new().set("points", list(points));
+        self.0.append(polygon.set("fill", color));
     }
 
-    pub(super) fn dashed(&self, points: &[(f64, f64)], look: &Look) -> Drawn {
-        if look.dash.is_empty() {
-            return self.path(points, look.color, look.width);
-        }
-        for piece in dashes(points, look.dash) {
-            self.path(&piece, look.color, look.width)?;
-        }
-        Ok(())
-    }
-
-    pub(super) fn polygon(&self, points: &[(f64, f64)], color: RGBColor) -> Drawn {
-        let points: Vec<_> = points.iter().copied().map(px).collect();
-        self.area.draw(&Polygon::new(points, color.filled()))?;
-        Ok(())
-    }
-
-    pub(super) fn circle(&self, at: (f64, f64), radius: f64, color: RGBColor) -> Drawn {
-        self.area
-            .draw(&Circle::new(px(at), radius * SCALE, color.filled()))?;
-        Ok(())
+    fn circle(&mut self, (x, y): (f64, f64), radius: f64, color: &str) {
+        let circle = Circle::new().set("cx", round(x)).set("cy", round(y));
+        self.0.append(circle.set("r", radius).set("fill", color));
     }
 
     /// A marker with a white outline, so that it stands out from its line.
-    pub(super) fn marker(&self, (x, y): (f64, f64), look: &Look) -> Drawn {
+    pub(super) fn marker(&mut self, (x, y): (f64, f64), look: &Look) {
         let shape = |r: f64| -> Vec<(f64, f64)> {
             match look.marker {
                 Marker::Square => vec![(-r, -r), (r, -r), (r, r), (-r, r)],
@@ -216,105 +211,90 @@ impl Canvas<'_> {
         };
         match look.marker {
             Marker::Circle => {
-                self.circle((x, y), 4.6, WHITE)?;
-                self.circle((x, y), 3.5, look.color)
+                self.circle((x, y), 4.6, WHITE);
+                self.circle((x, y), 3.5, look.color);
             }
             Marker::Ring => {
-                self.circle((x, y), 5.4, WHITE)?;
-                self.circle((x, y), 4.4, look.color)?;
-                self.circle((x, y), 2.3, WHITE)
+                self.circle((x, y), 5.4, WHITE);
+                self.circle((x, y), 4.4, look.color);
+                self.circle((x, y), 2.3, WHITE);
             }
             Marker::Cross => {
                 let r = 3.6;
-                self.circle((x, y), 5.0, WHITE)?;
-                self.path(&[(x - r, y - r), (x + r, y + r)], look.color, 1.8)?;
-                self.path(&[(x - r, y + r), (x + r, y - r)], look.color, 1.8)
+                self.circle((x, y), 5.0, WHITE);
+                self.path(&[(x - r, y - r), (x + r, y + r)], look.color, 1.8);
+                self.path(&[(x - r, y + r), (x + r, y - r)], look.color, 1.8);
             }
             _ => {
-                self.polygon(&shape(4.6), WHITE)?;
-                self.polygon(&shape(3.4), look.color)
+                self.polygon(&shape(4.6), WHITE);
+                self.polygon(&shape(3.4), look.color);
             }
         }
     }
 
-    pub(super) fn text(&self, text: &str, at: (f64, f64), h: HPos, how: Type) -> Drawn {
-        let style = if how.bold {
-            FontStyle::Bold
-        } else {
-            FontStyle::Normal
+    /// A text, vertically centred.
+    pub(super) fn text(
+        &mut self,
+        text: &str,
+        (x, y): (f64, f64),
+        anchor: Anchor,
+        style: TextStyle,
+    ) {
+        let (x, y) = (round(x), round(y));
+        let anchor = match anchor {
+            Anchor::Start => "start",
+            Anchor::Middle => "middle",
+            Anchor::End => "end",
         };
-        // The backend divides by 1.24 to get the font size.
-        let font = FontDesc::new(FontFamily::SansSerif, how.size * 1.24 * SCALE, style);
-        let font = if how.upwards {
-            font.transform(FontTransform::Rotate270)
-        } else {
-            font
-        };
-        let style = TextStyle::from(font)
-            .color(&how.color)
-            .pos(Pos::new(h, VPos::Center));
-        self.area.draw(&Text::new(text, px(at), style))?;
-        Ok(())
+        let mut text = Text::new(text)
+            .set("x", x)
+            .set("y", y)
+            .set("dy", "0.5ex")
+            .set("text-anchor", anchor)
+            .set("fill", style.color);
+        if style.bold {
+            text.assign("font-weight", "bold");
+        }
+        if style.upwards {
+            text.assign("transform", format!("rotate(270, {x}, {y})"));
+        }
+        self.0.append(text);
     }
+}
+
+/// The part of a text that is at its position.
+#[derive(Clone, Copy)]
+pub(super) enum Anchor {
+    Start,
+    Middle,
+    End,
 }
 
 /// Style of a text.
 #[derive(Clone, Copy)]
-pub(super) struct Type {
-    pub(super) size: f64,
-    pub(super) color: RGBColor,
+pub(super) struct TextStyle {
+    pub(super) color: &'static str,
     pub(super) bold: bool,
     pub(super) upwards: bool,
 }
 
-pub(super) const PLAIN: Type = Type {
-    size: TEXT,
+pub(super) const PLAIN: TextStyle = TextStyle {
     color: INK,
     bold: false,
     upwards: false,
 };
-
-pub(crate) fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-}
-
-/// Cuts a path into dashes; the pattern of dashes and gaps continues around corners.
-pub(super) fn dashes(points: &[(f64, f64)], pattern: &[f64]) -> Vec<Vec<(f64, f64)>> {
-    let mut pieces = Vec::new();
-    let Some(first) = points.first() else {
-        return pieces;
-    };
-    let mut piece = vec![*first];
-    let (mut index, mut left) = (0, pattern[0]);
-    for pair in points.windows(2) {
-        let ((x0, y0), (x1, y1)) = (pair[0], pair[1]);
-        let length = (x1 - x0).hypot(y1 - y0);
-        let mut done = 0.0;
-        while length - done > left {
-            done += left;
-            let part = done / length;
-            let here = (x0 + (x1 - x0) * part, y0 + (y1 - y0) * part);
-            if index % 2 == 0 {
-                piece.push(here);
-                pieces.push(std::mem::take(&mut piece));
-            } else {
-                piece = vec![here];
-            }
-            index += 1;
-            left = pattern[index % pattern.len()];
-        }
-        left -= length - done;
-        if index % 2 == 0 {
-            piece.push((x1, y1));
-        }
-    }
-    if piece.len() > 1 {
-        pieces.push(piece);
-    }
-    pieces
-}
+pub(super) const QUIET: TextStyle = TextStyle {
+    color: GREY,
+    ..PLAIN
+};
+pub(super) const BOLD: TextStyle = TextStyle {
+    bold: true,
+    ..PLAIN
+};
+pub(super) const VERTICAL: TextStyle = TextStyle {
+    upwards: true,
+    ..PLAIN
+};
 
 /// Keeps the first, lowest, highest and last point of each pixel column: a long series stays small and keeps its
 /// extremes.

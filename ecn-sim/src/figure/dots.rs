@@ -1,12 +1,9 @@
 //! Points per setting.
 
-use plotters::style::WHITE;
-use plotters::style::text_anchor::HPos;
-
-use super::FigureError;
 use super::axis::Axis;
 use super::canvas::{
-    Canvas, Drawn, GREY, GRID, INK, LOOKS, Look, Marker, PLAIN, TEXT, Type, WIDTH, fit, text_width,
+    Anchor, BOLD, Canvas, GREY, GRID, INK, LOOKS, Look, Marker, NONE, PLAIN, QUIET, TEXT, WHITE,
+    WIDTH, fit, text_width,
 };
 
 /// One column of a [`DotFigure`]: a quantity with its value in each row.
@@ -24,11 +21,6 @@ pub struct DotColumn {
     pub reference: Option<f64>,
 }
 
-const GREY_TEXT: Type = Type {
-    color: GREY,
-    ..PLAIN
-};
-
 impl DotColumn {
     fn half_width(&self, row: usize) -> Option<f64> {
         self.half_widths.get(row).copied().flatten()
@@ -37,26 +29,26 @@ impl DotColumn {
     /// The points with bars and numbers; `at`: x position of a value, `y`: y position of a row, if drawn.
     fn draw_points(
         &self,
-        canvas: &Canvas<'_>,
+        canvas: &mut Canvas,
         at: impl Fn(f64) -> f64,
         y: impl Fn(usize) -> Option<f64>,
-    ) -> Drawn {
+    ) {
         let look = &LOOKS[1];
         for (row, value) in self.values.iter().enumerate() {
             let Some(y) = y(row) else { break };
             let Some(value) = value.filter(|value| value.is_finite()) else {
-                canvas.text("–", (at(0.0) + 2.0, y), HPos::Left, GREY_TEXT)?;
+                canvas.text("–", (at(0.0) + 2.0, y), Anchor::Start, QUIET);
                 continue;
             };
             let x = at(value);
-            canvas.path(&[(at(0.0), y), (x, y)], look.color, 1.4)?;
+            canvas.path(&[(at(0.0), y), (x, y)], look.color, 1.4);
             let mut right = x;
             if let Some(half) = self.half_width(row).filter(|half| half.is_finite()) {
                 let from = at((value - half).max(0.0));
                 right = at(value + half).max(x);
-                canvas.path(&[(from, y), (right, y)], INK, 1.4)?;
+                canvas.path(&[(from, y), (right, y)], INK, 1.4);
                 for end in [from, right] {
-                    canvas.path(&[(end, y - 4.0), (end, y + 4.0)], INK, 1.4)?;
+                    canvas.path(&[(end, y - 4.0), (end, y + 4.0)], INK, 1.4);
                 }
             }
             canvas.marker(
@@ -65,22 +57,13 @@ impl DotColumn {
                     marker: Marker::Circle,
                     ..*look
                 },
-            )?;
+            );
             let number = short(value);
             // A white background keeps grid lines out of the number.
             let width = text_width(&number, TEXT) + 2.0;
-            canvas.polygon(
-                &[
-                    (right + 6.0, y - 8.0),
-                    (right + 6.0 + width, y - 8.0),
-                    (right + 6.0 + width, y + 8.0),
-                    (right + 6.0, y + 8.0),
-                ],
-                WHITE,
-            )?;
-            canvas.text(&number, (right + 8.0, y), HPos::Left, PLAIN)?;
+            canvas.rectangle((right + 6.0, y - 8.0), (width, 16.0), WHITE, NONE);
+            canvas.text(&number, (right + 8.0, y), Anchor::Start, PLAIN);
         }
-        Ok(())
     }
 }
 
@@ -107,11 +90,7 @@ pub struct DotFigure {
 
 impl DotFigure {
     /// The figure as the text of an SVG file, 800 pixels wide.
-    ///
-    /// # Errors
-    ///
-    /// Only if plotters fails, which it does not when it writes into memory.
-    pub fn to_svg(&self) -> Result<String, FigureError> {
+    pub fn to_svg(&self) -> String {
         let row_height = 24.0;
         let top = 56.0;
         let bottom = top + self.rows.len() as f64 * row_height + 8.0;
@@ -127,57 +106,52 @@ impl DotFigure {
         let left = 12.0 + group_width + 14.0 + name_width + 14.0;
         let column_width = (WIDTH - left - 6.0) / self.columns.len().max(1) as f64;
 
-        Canvas::draw(height, &self.title, |canvas| {
-            let bold = Type {
-                bold: true,
-                ..PLAIN
-            };
-            let row_y = |row: usize| top + (row as f64 + 0.5) * row_height + 4.0;
-            let mut before = None;
-            for (number, (group, name)) in self.rows.iter().enumerate() {
-                let y = row_y(number);
-                if before != Some(group) {
-                    if number > 0 {
-                        let line_y = y - row_height / 2.0;
-                        canvas.path(&[(12.0, line_y), (WIDTH - 12.0, line_y)], GRID, 1.0)?;
-                    }
-                    let text = fit(group, TEXT * 1.12, group_width);
-                    canvas.text(&text, (12.0, y), HPos::Left, bold)?;
+        let mut canvas = Canvas::new((WIDTH, height), &self.title);
+        let row_y = |row: usize| top + (row as f64 + 0.5) * row_height + 4.0;
+        let mut before = None;
+        for (number, (group, name)) in self.rows.iter().enumerate() {
+            let y = row_y(number);
+            if before != Some(group) {
+                if number > 0 {
+                    let line_y = y - row_height / 2.0;
+                    canvas.path(&[(12.0, line_y), (WIDTH - 12.0, line_y)], GRID, 1.0);
                 }
-                before = Some(group);
-                let at = (12.0 + group_width + 14.0, y);
-                canvas.text(&fit(name, TEXT, name_width), at, HPos::Left, PLAIN)?;
+                let text = fit(group, TEXT * 1.12, group_width);
+                canvas.text(&text, (12.0, y), Anchor::Start, BOLD);
             }
-            for (number, column) in self.columns.iter().enumerate() {
-                let cell = left + number as f64 * column_width;
-                // The number is to the right of its point, even at the right end.
-                let (plot_left, plot_right) = (cell + 8.0, cell + column_width - 42.0);
-                let ends = column.values.iter().enumerate();
-                let ends = ends
-                    .map(|(row, value)| Some((*value)? + column.half_width(row).unwrap_or(0.0)));
-                let max = ends.flatten().filter(|end| end.is_finite());
-                let axis = Axis::new(0.0, max.fold(1.0, f64::max), 2.0, true);
-                let at = |value: f64| plot_left + value / axis.end * (plot_right - plot_left);
-                let room = column_width - 8.0;
-                let title = fit(&column.title, TEXT * 1.12, room);
-                canvas.text(&title, (plot_left, 18.0), HPos::Left, bold)?;
-                let unit = fit(&column.unit, TEXT, room);
-                canvas.text(&unit, (plot_left, 36.0), HPos::Left, GREY_TEXT)?;
-                for (value, label) in axis.ticks() {
-                    let x = at(value);
-                    canvas.path(&[(x, top), (x, bottom)], GRID, 1.0)?;
-                    canvas.path(&[(x, bottom), (x, bottom + 4.0)], INK, 1.0)?;
-                    canvas.text(&label, (x, bottom + 15.0), HPos::Center, PLAIN)?;
-                }
-                canvas.path(&[(plot_left, bottom), (plot_right, bottom)], INK, 1.0)?;
-                if let Some(reference) = column.reference.filter(|value| *value <= axis.end) {
-                    let x = at(reference);
-                    canvas.path(&[(x, top), (x, bottom)], GREY, 1.2)?;
-                }
-                let y = |row| (row < self.rows.len()).then(|| row_y(row));
-                column.draw_points(canvas, at, y)?;
+            before = Some(group);
+            let at = (12.0 + group_width + 14.0, y);
+            canvas.text(&fit(name, TEXT, name_width), at, Anchor::Start, PLAIN);
+        }
+        for (number, column) in self.columns.iter().enumerate() {
+            let cell = left + number as f64 * column_width;
+            // The number is to the right of its point, even at the right end.
+            let (plot_left, plot_right) = (cell + 8.0, cell + column_width - 42.0);
+            let ends = column.values.iter().enumerate();
+            let ends =
+                ends.map(|(row, value)| Some((*value)? + column.half_width(row).unwrap_or(0.0)));
+            let max = ends.flatten().filter(|end| end.is_finite());
+            let axis = Axis::new(0.0, max.fold(1.0, f64::max), 2.0, true);
+            let at = |value: f64| plot_left + value / axis.end * (plot_right - plot_left);
+            let room = column_width - 8.0;
+            let title = fit(&column.title, TEXT * 1.12, room);
+            canvas.text(&title, (plot_left, 18.0), Anchor::Start, BOLD);
+            let unit = fit(&column.unit, TEXT, room);
+            canvas.text(&unit, (plot_left, 36.0), Anchor::Start, QUIET);
+            for (value, label) in axis.ticks() {
+                let x = at(value);
+                canvas.path(&[(x, top), (x, bottom)], GRID, 1.0);
+                canvas.path(&[(x, bottom), (x, bottom + 4.0)], INK, 1.0);
+                canvas.text(&label, (x, bottom + 15.0), Anchor::Middle, PLAIN);
             }
-            Ok(())
-        })
+            canvas.path(&[(plot_left, bottom), (plot_right, bottom)], INK, 1.0);
+            if let Some(reference) = column.reference.filter(|value| *value <= axis.end) {
+                let x = at(reference);
+                canvas.path(&[(x, top), (x, bottom)], GREY, 1.2);
+            }
+            let y = |row| (row < self.rows.len()).then(|| row_y(row));
+            column.draw_points(&mut canvas, at, y);
+        }
+        canvas.into_svg()
     }
 }

@@ -1,11 +1,9 @@
 //! Lines in panels.
 
-use plotters::style::text_anchor::HPos;
-
-use super::FigureError;
 use super::axis::{Axis, spread};
 use super::canvas::{
-    Canvas, Drawn, GREY, GRID, INK, LOOKS, PLAIN, TEXT, Type, WIDTH, fit, text_width, thin,
+    Anchor, BOLD, Canvas, GRID, INK, LOOKS, NONE, PLAIN, QUIET, TEXT, VERTICAL, WIDTH, fit,
+    text_width, thin,
 };
 
 /// A line of a panel.
@@ -82,19 +80,19 @@ impl Frame<'_> {
         )
     }
 
-    fn draw_axes(&self, canvas: &Canvas<'_>) -> Drawn {
+    fn draw_axes(&self, canvas: &mut Canvas) {
         for (value, label) in self.y_ticks {
             let (_, y) = self.at((self.x.start, *value));
             if *value > self.y.start {
-                canvas.path(&[(self.left, y), (self.right, y)], GRID, 1.0)?;
+                canvas.path(&[(self.left, y), (self.right, y)], GRID, 1.0);
             }
-            canvas.path(&[(self.left - 4.0, y), (self.left, y)], INK, 1.0)?;
-            canvas.text(label, (self.left - 8.0, y), HPos::Right, PLAIN)?;
+            canvas.path(&[(self.left - 4.0, y), (self.left, y)], INK, 1.0);
+            canvas.text(label, (self.left - 8.0, y), Anchor::End, PLAIN);
         }
         for (value, label) in self.x_ticks {
             let (x, _) = self.at((*value, self.y.start));
-            canvas.path(&[(x, self.bottom), (x, self.bottom + 4.0)], INK, 1.0)?;
-            canvas.text(label, (x, self.bottom + 14.0), HPos::Center, PLAIN)?;
+            canvas.path(&[(x, self.bottom), (x, self.bottom + 4.0)], INK, 1.0);
+            canvas.text(label, (x, self.bottom + 14.0), Anchor::Middle, PLAIN);
         }
         let corner = (self.left, self.bottom);
         canvas.path(
@@ -104,7 +102,7 @@ impl Frame<'_> {
         )
     }
 
-    fn draw_lines(&self, canvas: &Canvas<'_>, panel: &Panel, x_stop: f64) -> Drawn {
+    fn draw_lines(&self, canvas: &mut Canvas, panel: &Panel, x_stop: f64) {
         let look = |line: &Line| &LOOKS[line.look % LOOKS.len()];
         let inside = |line: &Line| -> Vec<Vec<(f64, f64)>> {
             line.points
@@ -118,16 +116,16 @@ impl Frame<'_> {
         let mut order: Vec<_> = panel.lines.iter().zip(&parts).collect();
         order.sort_by(|(a, _), (b, _)| {
             let (a, b) = (look(a), look(b));
-            (!a.dash.is_empty())
-                .cmp(&!b.dash.is_empty())
+            (a.dash != NONE)
+                .cmp(&(b.dash != NONE))
                 .then(b.width.total_cmp(&a.width))
         });
         for (line, parts) in order {
             for part in parts {
-                canvas.dashed(part, look(line))?;
+                canvas.line(part, look(line));
             }
         }
-        self.draw_bars(canvas, panel)?;
+        self.draw_bars(canvas, panel);
         let points = |number: usize| parts[number].iter().flatten().copied();
         for (number, line) in panel.lines.iter().enumerate() {
             if self.every_point {
@@ -143,7 +141,7 @@ impl Frame<'_> {
                         .find(|group| group.iter().any(|(_, other)| *other == number));
                     let turn = group.map(|group| group[at % group.len()].1);
                     if turn == Some(number) {
-                        canvas.marker((x, y), look(line))?;
+                        canvas.marker((x, y), look(line));
                     }
                 }
                 continue;
@@ -152,7 +150,7 @@ impl Frame<'_> {
             let mut next = self.left + 24.0 + 22.0 * number as f64;
             for (x, y) in points(number) {
                 if x >= next && x <= self.right - 4.0 {
-                    canvas.marker((x, y), look(line))?;
+                    canvas.marker((x, y), look(line));
                     next = x + 110.0;
                 }
             }
@@ -161,27 +159,28 @@ impl Frame<'_> {
     }
 
     /// Confidence intervals; those of several lines at the same x are drawn side by side.
-    fn draw_bars(&self, canvas: &Canvas<'_>, panel: &Panel) -> Drawn {
+    fn draw_bars(&self, canvas: &mut Canvas, panel: &Panel) {
         const APART: f64 = 3.0;
         let middle = panel.lines.len().saturating_sub(1) as f64 / 2.0;
         for (number, line) in panel.lines.iter().enumerate() {
             let color = LOOKS[line.look % LOOKS.len()].color;
             let aside = (number as f64 - middle) * APART;
             let bars = line.points.iter().zip(&line.bars);
-            for ((x, _), (low, high)) in bars.filter(|(_, (low, high))| low < high) {
+            for ((x, _), (low, high)) in
+                bars.filter(|(_, (low, high))| low < high && high.is_finite())
+            {
                 let [low, high] = [*low, *high].map(|y| self.at((*x, y.max(self.y.start))));
                 let x = low.0 + aside;
-                canvas.path(&[(x, low.1), (x, high.1)], color, 1.2)?;
+                canvas.path(&[(x, low.1), (x, high.1)], color, 1.2);
                 for y in [low.1, high.1] {
-                    canvas.path(&[(x - 3.0, y), (x + 3.0, y)], color, 1.2)?;
+                    canvas.path(&[(x - 3.0, y), (x + 3.0, y)], color, 1.2);
                 }
             }
         }
-        Ok(())
     }
 
     /// Labels on the right, at the heights of the line ends, moved apart where they would overlap.
-    fn draw_labels(&self, canvas: &Canvas<'_>, panel: &Panel, x_stop: f64) -> Drawn {
+    fn draw_labels(&self, canvas: &mut Canvas, panel: &Panel, x_stop: f64) {
         let ends: Vec<_> = panel
             .lines
             .iter()
@@ -203,24 +202,19 @@ impl Frame<'_> {
         for ((line, (x, y)), label_y) in ends.into_iter().zip(placed) {
             let look = &LOOKS[line.look % LOOKS.len()];
             let start = self.right + 14.0;
-            canvas.path(&[(x + 3.0, y), (start - 2.0, label_y)], GRID, 1.0)?;
-            canvas.dashed(&[(start, label_y), (start + 26.0, label_y)], look)?;
-            canvas.marker((start + 13.0, label_y), look)?;
+            canvas.path(&[(x + 3.0, y), (start - 2.0, label_y)], GRID, 1.0);
+            canvas.line(&[(start, label_y), (start + 26.0, label_y)], look);
+            canvas.marker((start + 13.0, label_y), look);
             let room = x_stop - (start + 32.0);
             let text = fit(&line.label, TEXT, room);
-            canvas.text(&text, (start + 32.0, label_y), HPos::Left, PLAIN)?;
+            canvas.text(&text, (start + 32.0, label_y), Anchor::Start, PLAIN);
         }
-        Ok(())
     }
 }
 
 impl LineFigure {
     /// The figure as the text of an SVG file, 800 pixels wide.
-    ///
-    /// # Errors
-    ///
-    /// Only if plotters fails, which it does not when it writes into memory.
-    pub fn to_svg(&self) -> Result<String, FigureError> {
+    pub fn to_svg(&self) -> String {
         let columns = if self.panels.len() > 3 { 2 } else { 1 };
         let rows = self.panels.len().div_ceil(columns).max(1);
         let all = || {
@@ -268,52 +262,44 @@ impl LineFigure {
         let cell_height = 34.0 + plot_height + 30.0;
         let height = (rows as f64 * cell_height + outer_bottom).round();
 
-        Canvas::draw(height, &self.title, |canvas| {
-            let upwards = Type {
-                upwards: true,
-                ..PLAIN
+        let mut canvas = Canvas::new((WIDTH, height), &self.title);
+        let middle = (height - outer_bottom) / 2.0;
+        canvas.text(&self.y_label, (15.0, middle), Anchor::Middle, VERTICAL);
+        for (number, panel) in self.panels.iter().enumerate() {
+            let cell_left = outer_left + (number % columns) as f64 * cell_width;
+            let cell_top = (number / columns) as f64 * cell_height;
+            let frame = Frame {
+                left: cell_left + left_margin,
+                right: cell_left + cell_width - right_margin,
+                top: cell_top + 34.0,
+                bottom: cell_top + 34.0 + plot_height,
+                x,
+                x_ticks: &x_ticks,
+                y,
+                y_ticks: &y_ticks,
+                every_point: self.every_point,
             };
-            let middle = (height - outer_bottom) / 2.0;
-            canvas.text(&self.y_label, (15.0, middle), HPos::Center, upwards)?;
-            for (number, panel) in self.panels.iter().enumerate() {
-                let cell_left = outer_left + (number % columns) as f64 * cell_width;
-                let cell_top = (number / columns) as f64 * cell_height;
-                let frame = Frame {
-                    left: cell_left + left_margin,
-                    right: cell_left + cell_width - right_margin,
-                    top: cell_top + 34.0,
-                    bottom: cell_top + 34.0 + plot_height,
-                    x,
-                    x_ticks: &x_ticks,
-                    y,
-                    y_ticks: &y_ticks,
-                    every_point: self.every_point,
-                };
-                let stop = cell_left + cell_width - 2.0;
-                let bold = Type {
-                    bold: true,
-                    ..PLAIN
-                };
-                // Bold text is wider.
-                let title = fit(&panel.title, TEXT * 1.12, stop - frame.left);
-                canvas.text(&title, (frame.left, cell_top + 16.0), HPos::Left, bold)?;
-                let note_left = frame.left + text_width(&title, TEXT * 1.12) + 8.0;
-                if stop - note_left >= text_width(&panel.note, TEXT) {
-                    let grey = Type {
-                        color: GREY,
-                        ..PLAIN
-                    };
-                    canvas.text(&panel.note, (note_left, cell_top + 16.0), HPos::Left, grey)?;
-                }
-                frame.draw_axes(canvas)?;
-                frame.draw_lines(canvas, panel, stop)?;
-                let is_lowest = number + columns >= self.panels.len();
-                if is_lowest {
-                    let at = ((frame.left + frame.right) / 2.0, frame.bottom + 36.0);
-                    canvas.text(&self.x_label, at, HPos::Center, PLAIN)?;
-                }
+            let stop = cell_left + cell_width - 2.0;
+            // Bold text is wider.
+            let title = fit(&panel.title, TEXT * 1.12, stop - frame.left);
+            canvas.text(&title, (frame.left, cell_top + 16.0), Anchor::Start, BOLD);
+            let note_left = frame.left + text_width(&title, TEXT * 1.12) + 8.0;
+            if stop - note_left >= text_width(&panel.note, TEXT) {
+                canvas.text(
+                    &panel.note,
+                    (note_left, cell_top + 16.0),
+                    Anchor::Start,
+                    QUIET,
+                );
             }
-            Ok(())
-        })
+            frame.draw_axes(&mut canvas);
+            frame.draw_lines(&mut canvas, panel, stop);
+            let is_lowest = number + columns >= self.panels.len();
+            if is_lowest {
+                let at = ((frame.left + frame.right) / 2.0, frame.bottom + 36.0);
+                canvas.text(&self.x_label, at, Anchor::Middle, PLAIN);
+            }
+        }
+        canvas.into_svg()
     }
 }

@@ -2,12 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use plotters::style::RGBColor;
-use plotters::style::text_anchor::HPos;
-
-use super::FigureError;
 use super::canvas::{
-    Canvas, Drawn, GREY, INK, Look, Marker, PLAIN, TEXT, Type, WIDTH, fit, text_width,
+    Anchor, BOLD, Canvas, GREY, INK, Look, Marker, NONE, PLAIN, QUIET, TEXT, TextStyle, VERTICAL,
+    WHITE, WIDTH, fit, text_width,
 };
 
 /// A network to draw.
@@ -49,14 +46,13 @@ const MOST_WIDTH: f64 = 2_400.0;
 const GAP: f64 = 74.0;
 const ARCS: f64 = 44.0;
 
-const SWITCH: RGBColor = RGBColor(221, 236, 247);
-const HOST: RGBColor = RGBColor(255, 255, 255);
-const LINK: RGBColor = RGBColor(140, 140, 140);
+const SWITCH: &str = "#ddecf7";
+const LINK: &str = "#8c8c8c";
 /// A link that is down at some time.
 const FAILED: Look = Look {
-    color: RGBColor(213, 94, 0),
+    color: "#d55e00",
     width: 1.6,
-    dash: &[4.0, 3.0],
+    dash: "4 3",
     marker: Marker::Cross,
 };
 /// Maximum number of links with labels: more would overlap.
@@ -79,11 +75,11 @@ struct Row {
     names: Names,
     width: f64,
     height: f64,
-    color: RGBColor,
+    color: &'static str,
 }
 
 impl Row {
-    fn new(labels: Vec<String>, x: Vec<f64>, slot: f64, color: RGBColor) -> Self {
+    fn new(labels: Vec<String>, x: Vec<f64>, slot: f64, color: &'static str) -> Self {
         let widths = labels.iter().map(|label| text_width(label, TEXT));
         let widest = widths.fold(0.0, f64::max).min(140.0);
         let names = match slot {
@@ -107,45 +103,27 @@ impl Row {
     }
 
     /// Draws the boxes below `top`.
-    fn draw(&self, canvas: &Canvas<'_>, top: f64) -> Drawn {
-        let (half, bottom) = (self.width / 2.0, top + self.height);
+    fn draw(&self, canvas: &mut Canvas, top: f64) {
         for (label, x) in self.labels.iter().zip(&self.x) {
-            let corners = [
-                (x - half, top),
-                (x + half, top),
-                (x + half, bottom),
-                (x - half, bottom),
-            ];
-            canvas.polygon(&corners, self.color)?;
-            let mut outline = corners.to_vec();
-            outline.push(corners[0]);
-            canvas.path(&outline, INK, 0.8)?;
+            let corner = (x - self.width / 2.0, top);
+            canvas.rectangle(corner, (self.width, self.height), self.color, INK);
             let middle = (*x, top + self.height / 2.0);
-            let upwards = Type {
-                upwards: true,
-                ..PLAIN
-            };
             let name = fit(label, TEXT, 140.0);
             match self.names {
-                Names::Across => canvas.text(&name, middle, HPos::Center, PLAIN)?,
-                Names::Upwards => canvas.text(&name, middle, HPos::Center, upwards)?,
+                Names::Across => canvas.text(&name, middle, Anchor::Middle, PLAIN),
+                Names::Upwards => canvas.text(&name, middle, Anchor::Middle, VERTICAL),
                 Names::Ends => {}
             }
         }
         let ends = [
-            (self.labels.first(), HPos::Left),
-            (self.labels.last(), HPos::Right),
+            (self.labels.first(), Anchor::Start),
+            (self.labels.last(), Anchor::End),
         ];
         for ((label, side), x) in ends.into_iter().zip([self.x.first(), self.x.last()]) {
             if let (Names::Ends, Some(label), Some(x)) = (self.names, label, x) {
-                let grey = Type {
-                    color: GREY,
-                    ..PLAIN
-                };
-                canvas.text(label, (*x, top - 10.0), side, grey)?;
+                canvas.text(label, (*x, top - 10.0), side, QUIET);
             }
         }
-        Ok(())
     }
 }
 
@@ -258,11 +236,7 @@ impl NetworkFigure {
     }
 
     /// The figure as the text of an SVG file, 800 pixels wide, or up to 2400 if there are many switches.
-    ///
-    /// # Errors
-    ///
-    /// Only if plotters fails, which it does not when it writes into memory.
-    pub fn to_svg(&self) -> Result<String, FigureError> {
+    pub fn to_svg(&self) -> String {
         let layers = self.layers();
         let boxes = self.boxes();
         let lowest = layers.rows.first().map_or(&[][..], Vec::as_slice);
@@ -300,7 +274,7 @@ impl NetworkFigure {
             let between = x.windows(2).map(|pair| pair[1] - pair[0]);
             between.fold(inner, f64::min)
         };
-        let hosts_row = Row::new(labels, host_x, slot, HOST);
+        let hosts_row = Row::new(labels, host_x, slot, WHITE);
         let mut rows = Vec::new();
         for (number, row) in layers.rows.iter().enumerate() {
             let labels = row
@@ -318,43 +292,35 @@ impl NetworkFigure {
         let (tops, y) = self.tops(&layers, &rows);
         let hosts_top = y - GAP / 3.0;
         let height = (hosts_top + hosts_row.height + 10.0).round();
-        Canvas::draw_sized((width, height), &self.title, |canvas| {
-            let bold = Type {
-                bold: true,
-                ..PLAIN
-            };
-            canvas.text(&self.title, (left, 16.0), HPos::Left, bold)?;
-            let grey = Type {
-                color: GREY,
-                ..PLAIN
-            };
-            let beside = left + text_width(&self.title, TEXT * 1.12) + 10.0;
-            let note = fit(&self.note, TEXT, width - beside - 4.0);
-            canvas.text(&note, (beside, 16.0), HPos::Left, grey)?;
-            self.draw_links(canvas, &layers, &rows, &tops, width)?;
-            let bottom = rows
-                .first()
-                .zip(tops.first())
-                .map_or(0.0, |(row, top)| top + row.height);
-            let mut host_x = hosts_row.x.iter();
-            for (switch_x, host) in lowest_x
-                .iter()
-                .zip(&below)
-                .flat_map(|(x, hosts)| hosts.iter().map(move |host| (*x, &host.0)))
-            {
-                let Some(x) = host_x.next() else { break };
-                let ends = [(switch_x, bottom), (*x, hosts_top)];
-                if self.failed_hosts.contains(host) {
-                    canvas.dashed(&ends, &FAILED)?;
-                } else {
-                    canvas.path(&ends, LINK, 0.8)?;
-                }
+        let mut canvas = Canvas::new((width, height), &self.title);
+        canvas.text(&self.title, (left, 16.0), Anchor::Start, BOLD);
+        let beside = left + text_width(&self.title, TEXT * 1.12) + 10.0;
+        let note = fit(&self.note, TEXT, width - beside - 4.0);
+        canvas.text(&note, (beside, 16.0), Anchor::Start, QUIET);
+        self.draw_links(&mut canvas, &layers, &rows, &tops, width);
+        let bottom = rows
+            .first()
+            .zip(tops.first())
+            .map_or(0.0, |(row, top)| top + row.height);
+        let mut host_x = hosts_row.x.iter();
+        for (switch_x, host) in lowest_x
+            .iter()
+            .zip(&below)
+            .flat_map(|(x, hosts)| hosts.iter().map(move |host| (*x, &host.0)))
+        {
+            let Some(x) = host_x.next() else { break };
+            let ends = [(switch_x, bottom), (*x, hosts_top)];
+            if self.failed_hosts.contains(host) {
+                canvas.line(&ends, &FAILED);
+            } else {
+                canvas.path(&ends, LINK, 0.8);
             }
-            for (row, top) in rows.iter().zip(&tops) {
-                row.draw(canvas, *top)?;
-            }
-            hosts_row.draw(canvas, hosts_top)
-        })
+        }
+        for (row, top) in rows.iter().zip(&tops) {
+            row.draw(&mut canvas, *top);
+        }
+        hosts_row.draw(&mut canvas, hosts_top);
+        canvas.into_svg()
     }
 
     /// Top of each row, below the title, and the bottom of the last one.
@@ -379,12 +345,12 @@ impl NetworkFigure {
 
     fn draw_links(
         &self,
-        canvas: &Canvas<'_>,
+        canvas: &mut Canvas,
         layers: &Layers,
         rows: &[Row],
         tops: &[f64],
         width: f64,
-    ) -> Drawn {
+    ) {
         let thickness = if self.links.len() > 300 { 0.4 } else { 1.0 };
         let mut parallel: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
         for (link, (a, b)) in self.links.iter().enumerate() {
@@ -428,9 +394,9 @@ impl NetworkFigure {
                 };
                 let special = self.special.get(&link);
                 if special.is_some_and(|special| special.failed) {
-                    canvas.dashed(&path, &FAILED)?;
+                    canvas.line(&path, &FAILED);
                 } else {
-                    canvas.path(&path, LINK, thickness)?;
+                    canvas.path(&path, LINK, thickness);
                 }
                 if let Some(special) = special.filter(|special| !special.label.is_empty()) {
                     labels.push((special, beside_at(&path, number)));
@@ -445,9 +411,8 @@ impl NetworkFigure {
             let color = if special.failed { FAILED.color } else { GREY };
             let half = text_width(&special.label, TEXT) / 2.0 + 4.0;
             let x = x.clamp(half, (width - half).max(half));
-            beside(canvas, &special.label, (x, y), color)?;
+            beside(canvas, &special.label, (x, y), color);
         }
-        Ok(())
     }
 }
 
@@ -465,16 +430,10 @@ fn beside_at(path: &[(f64, f64)], number: usize) -> (f64, f64) {
 }
 
 /// A label on a white background, which keeps lines out of it.
-fn beside(canvas: &Canvas<'_>, label: &str, (x, y): (f64, f64), color: RGBColor) -> Drawn {
+fn beside(canvas: &mut Canvas, label: &str, (x, y): (f64, f64), color: &'static str) {
     let half = text_width(label, TEXT) / 2.0 + 1.0;
-    let ground = [
-        (x - half, y - 8.0),
-        (x + half, y - 8.0),
-        (x + half, y + 8.0),
-        (x - half, y + 8.0),
-    ];
-    canvas.polygon(&ground, HOST)?;
-    canvas.text(label, (x, y), HPos::Center, Type { color, ..PLAIN })
+    canvas.rectangle((x - half, y - 8.0), (2.0 * half, 16.0), WHITE, NONE);
+    canvas.text(label, (x, y), Anchor::Middle, TextStyle { color, ..PLAIN })
 }
 
 /// The switches along a chain or ring, if none has more than two neighbours, from the first end or, without ends, from

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use super::curves::{Curve, RMIN};
 use super::runs::{Case, Rates, Runs, Scheme};
 use super::{Figure, Lengths};
-use crate::figure::{FigureError, Line, LineFigure, Panel};
+use crate::figure::{Line, LineFigure, Panel};
 use crate::report::HpWindow;
 
 /// Buffer sizes of Fig. 4, packets.
@@ -53,11 +53,7 @@ pub struct Files {
 
 impl Drawing {
     /// The text of an SVG file.
-    ///
-    /// # Errors
-    ///
-    /// See [`LineFigure::to_svg`].
-    pub fn to_svg(&self) -> Result<String, FigureError> {
+    pub fn to_svg(&self) -> String {
         self.lines.to_svg()
     }
 

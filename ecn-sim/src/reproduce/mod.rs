@@ -17,7 +17,6 @@ mod tests;
 use ecn_units::{DurationText, KeywordError, keywords};
 
 use crate::compare::CompareError;
-use crate::figure::FigureError;
 use crate::model::ModelError;
 use crate::report::RunError;
 use crate::scenario::ScenarioError;
@@ -126,9 +125,6 @@ pub enum ReproduceError {
     /// A comparison of schemes.
     #[error(transparent)]
     Compare(#[from] CompareError),
-    /// A drawing.
-    #[error(transparent)]
-    Figure(#[from] FigureError),
     /// A file.
     #[error(transparent)]
     Output(#[from] OutputError),

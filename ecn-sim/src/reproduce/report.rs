@@ -209,7 +209,7 @@ impl Reproduction {
         for drawing in &self.drawings {
             let files = drawing.files();
             output.write(&files.csv, &drawing.csv)?;
-            output.write(&files.svg, drawing.to_svg()?)?;
+            output.write(&files.svg, drawing.to_svg())?;
         }
         output.write("report.md", self.report.to_markdown())?;
         output.write(

@@ -184,10 +184,8 @@ impl Merged {
             file: out.to_owned(),
             error,
         })?);
-        // The figure is optional: a sweep that cannot be drawn is not an error.
-        if let Some(Ok(figure)) = self.sweep.overview(self.rows()) {
-            files.push((name("svg"), figure.into_bytes()));
-        }
+        let figure = self.sweep.overview(self.rows());
+        files.extend(figure.map(|svg| (name("svg"), svg.into_bytes())));
         let output = Output::new(folder)?;
         output.write_all(&files)?;
         if !is_file {

@@ -8,7 +8,7 @@ use toml::Value;
 use super::Sweep;
 use super::values::Axis;
 use crate::experiment::Experiment;
-use crate::figure::{FigureError, LOOKS, Line, LineFigure, Panel, decades};
+use crate::figure::{LOOKS, Line, LineFigure, Panel, decades};
 use crate::records::Row;
 use crate::scenario::shown;
 use crate::statistics::Sample;
@@ -94,10 +94,7 @@ impl Sweep {
     /// The figure: a panel per share or percentile, with the mean over seeds and its 95 % confidence interval; a line
     /// per window, or per value of the second key if there is at most one window. `None` if the sweep has other keys,
     /// or too many lines.
-    pub(super) fn overview(
-        &self,
-        rows: impl Iterator<Item = (usize, Row)>,
-    ) -> Option<Result<String, FigureError>> {
+    pub(super) fn overview(&self, rows: impl Iterator<Item = (usize, Row)>) -> Option<String> {
         let numbers = |axis: &Axis| -> Option<(Vec<f64>, &'static str)> {
             let all: Vec<_> = axis.values.iter().map(number).collect::<Option<_>>()?;
             let unit = all.first()?.1;

@@ -564,9 +564,7 @@ fn schemes_are_set_side_by_side() {
     }
     let page = read("report.html");
     for figure in expected.iter().filter(|name| name.ends_with(".svg")) {
-        let figure = read(figure);
-        let drawn = figure.split_once("?>\n").expect("a declaration").1;
-        assert!(page.contains(drawn));
+        assert!(page.contains(&read(figure)), "{figure}");
     }
     assert!(
         page.trim_end().ends_with("</html>") && page.contains("<td>dcqcn.kmin</td><td>5kB</td>")

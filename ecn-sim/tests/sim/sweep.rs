@@ -298,7 +298,7 @@ fn windows_of_data_centres_are_rows() {
     // Four points in each of three panels, with an error bar of three strokes each, of their own width.
     let one = Folder::of(&FABRIC.replace("seeds = [1, 2]", "seeds = [1]"));
     sharded(&one);
-    let strokes = |svg: &str| svg.matches("stroke-width=\"24\"").count();
+    let strokes = |svg: &str| svg.matches(r#"stroke-width="1.2""#).count();
     assert_eq!([strokes(&both), strokes(&svg(&one))], [36, 0]);
     assert!(svg(&one).contains("slowdown, of one seed"));
 }

@@ -213,8 +213,7 @@ pub fn write(outcomes: &[Outcome]) -> std::io::Result<PathBuf> {
             column("ping", "ms, 99 %", "ping_p99_ms", None),
         ],
     };
-    let svg = figure.to_svg().map_err(std::io::Error::other)?;
-    fs::write(out.join("bridge.svg"), svg)?;
+    fs::write(out.join("bridge.svg"), figure.to_svg())?;
     let document = document(outcomes);
     fs::write(out.join("bridge.json"), format!("{document:#}\n"))?;
     Ok(out)

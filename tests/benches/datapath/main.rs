@@ -189,8 +189,7 @@ fn write(document: &Value, runs: &[micro::Row]) -> std::io::Result<()> {
             reference: Some(ACCEPTED_NS),
         }],
     };
-    let svg = figure.to_svg().map_err(std::io::Error::other)?;
-    fs::write(out.join("datapath.svg"), svg)?;
+    fs::write(out.join("datapath.svg"), figure.to_svg())?;
     fs::write(out.join("datapath.json"), format!("{document:#}\n"))?;
     println!("\nin {}: datapath.json, datapath.svg", out.display());
     Ok(())

@@ -21,7 +21,6 @@ use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::figure::FigureError;
 use crate::output::{Output, OutputError, csv};
 
 pub use live::{live_header, live_row, live_view};
@@ -223,9 +222,6 @@ pub enum ReportError {
     /// The record has no JSON form.
     #[error("cannot write the report as JSON: {0}")]
     Json(#[from] serde_json::Error),
-    /// A figure cannot be drawn.
-    #[error(transparent)]
-    Figure(#[from] FigureError),
 }
 
 impl Phase {
@@ -305,21 +301,18 @@ impl Report {
         ];
         for (phase, name) in self.phases.iter().zip(self.file_names()) {
             let figure = self.rates_figure(std::slice::from_ref(phase));
-            files.push((format!("rig-rates-{name}.svg"), figure.to_svg()?));
+            files.push((format!("rig-rates-{name}.svg"), figure.to_svg()));
         }
         files.push((
             "rig-rates.svg".to_owned(),
-            self.rates_figure(&self.phases).to_svg()?,
+            self.rates_figure(&self.phases).to_svg(),
         ));
         files.push((
             "rig-root-queue.svg".to_owned(),
-            self.queue_figure().to_svg()?,
+            self.queue_figure().to_svg(),
         ));
         if self.phases.len() > 2 {
-            files.push((
-                "rig-compare.svg".to_owned(),
-                self.compare_figure().to_svg()?,
-            ));
+            files.push(("rig-compare.svg".to_owned(), self.compare_figure().to_svg()));
         }
         let texts: Vec<_> = files
             .iter()
