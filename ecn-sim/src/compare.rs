@@ -14,6 +14,9 @@ pub(crate) use html::HEADER;
 use measures::WindowMeasures;
 pub(crate) use plan::{Compared, Plan};
 
+use ecn_report::figure::NetworkFigure;
+use ecn_report::statistics::Sample;
+use ecn_report::table::Table;
 use ecn_units::suggestion;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -26,10 +29,8 @@ use crate::experiment;
 use crate::fabric::measure::{Finished, Slowdowns, slowdowns};
 use crate::fabric::series::{self, Point, WINDOW_PACKETS};
 use crate::fabric::{Options, Report, RunError, Scenario, run};
-use crate::figure::NetworkFigure;
-use crate::records::{self, Table};
+use crate::records;
 use crate::scenario::ScenarioError;
-use crate::statistics::Sample;
 
 /// A comparison that is not possible.
 #[derive(Debug, thiserror::Error)]
@@ -414,9 +415,7 @@ fn table_of_runs<'a, R: Serialize + 'a>(runs: impl Iterator<Item = (&'a str, &'a
             row
         })
     });
-    let mut first = vec!["scheme".to_owned()];
-    first.extend(records::FIRST.map(str::to_owned));
-    Table::of_rows(&first, rows.collect())
+    records::table(vec!["scheme".to_owned()], rows.collect())
 }
 
 /// Columns of [`Comparison::rows`].

@@ -1,6 +1,7 @@
 //! Scenarios of all kinds, by name or from a file: networks, for which shares of links are measured, and data centres,
 //! for which flow completion times are.
 
+use ecn_report::figure::NetworkFigure;
 use ecn_units::suggestion;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -9,7 +10,6 @@ use toml::{Table, Value};
 
 use crate::engine::Time;
 use crate::fabric::{self, Options};
-use crate::figure::NetworkFigure;
 use crate::model::Response;
 use crate::report::{self, RunReport};
 use crate::scenario::{BUILT_IN, Scenario, ScenarioError};

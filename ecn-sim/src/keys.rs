@@ -1,5 +1,6 @@
 //! What the keys of scenarios mean: the documentation of the fields that they set, taken from their JSON Schema.
 
+use ecn_report::table::Cell;
 use ecn_units::{DurationText, Fraction, Rate, Size};
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -12,7 +13,6 @@ use std::str::FromStr;
 use crate::experiment::Experiment;
 use crate::fabric;
 use crate::model::Model;
-use crate::records::Cell;
 use crate::scenario::{BUILT_IN, Bridge, Hp, Rig, Topology, shown};
 
 /// A key of one or more scenarios.

@@ -4,7 +4,7 @@
 //! # Run an incast
 //!
 //! Eight hosts of a leaf-spine network send 100 kB each to one receiver, with DCQCN. Settings are documented in
-//! [`keys`] (`ecn sim list KEY`); reports are also available as tables ([`records`]).
+//! [`keys`] (`ecn sim list KEY`); reports are also available as tables ([`records::table_of_report`]).
 //!
 //! ```
 //! use ecn_sim::fabric::{Kind, Options, Scenario, run};
@@ -33,13 +33,11 @@ mod endpoint;
 pub mod engine;
 pub mod experiment;
 pub mod fabric;
-pub mod figure;
 pub mod keys;
 pub mod measure;
 pub mod model;
 pub mod network;
 pub mod notifications;
-pub mod output;
 mod progress;
 pub mod records;
 pub mod report;
@@ -48,7 +46,6 @@ pub mod rig;
 pub mod scenario;
 mod scenario_file;
 pub mod simulation;
-pub mod statistics;
 pub mod sweep;
 mod switch;
 mod text_file;

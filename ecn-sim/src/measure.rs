@@ -1,5 +1,7 @@
 //! Counters of a run, and shares of a link's rate derived from them.
 
+use ecn_report::statistics::jain;
+
 use crate::engine::{MS, NS, Time};
 use crate::network::Network;
 use crate::switch::PortTotals;
@@ -131,21 +133,6 @@ pub struct Record {
     pub traces: Vec<Trace>,
 }
 
-/// Jain's fairness index of the rates `x_i` of `n` flows: `(sum x_i)^2 / (n sum x_i^2)`.
-///
-/// 1 if all are equal, `1/n` if one has all; `None` if there is no flow or no traffic. (Jain, Chiu,
-/// Hawe: A Quantitative Measure of Fairness and Discrimination for Resource Allocation in Shared
-/// Computer Systems, DEC-TR-301, 1984.)
-pub fn jain(rates: impl IntoIterator<Item = f64>) -> Option<f64> {
-    let (mut n, mut sum, mut squares) = (0.0, 0.0, 0.0);
-    for x in rates {
-        n += 1.0;
-        sum += x;
-        squares += x * x;
-    }
-    (squares > 0.0).then(|| sum * sum / (n * squares))
-}
-
 impl Snapshot {
     /// Counts since an earlier snapshot; waiting packets are the current ones.
     pub fn since(&self, earlier: &Self) -> Self {
@@ -260,19 +247,5 @@ mod tests {
         }
         let exact = [1, 21, 41, 61, 81].map(|percent| small.quantile_ns(percent));
         assert_eq!(exact, [0, 3, 15, 16, 17].map(Some));
-    }
-
-    #[test]
-    fn jain_has_its_known_values() {
-        assert_eq!(jain([3.0, 3.0, 3.0]), Some(1.0));
-        assert_eq!(jain([1.0, 0.0, 0.0, 0.0]), Some(0.25));
-        // The paper's example: 20 dollars each for 20 of 100 people is 20 % fair.
-        let mut dollars = [0.0; 100];
-        dollars[..20].fill(20.0);
-        assert!((jain(dollars).unwrap_or_default() - 0.2).abs() < 1e-12);
-        let uneven = jain([1.0, 2.0, 3.0]).unwrap_or_default();
-        assert!((uneven - 36.0 / 42.0).abs() < 1e-12);
-        assert_eq!(jain([]), None);
-        assert_eq!(jain([0.0, 0.0]), None);
     }
 }

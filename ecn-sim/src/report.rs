@@ -1,5 +1,7 @@
 //! The results of a run for users and programs: shares of links, by window.
 
+use ecn_report::statistics::jain;
+use ecn_report::table::Columns;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -8,9 +10,8 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use crate::engine::{MS, NS, Time};
-use crate::measure::{Record, Snapshot, Times, Window, flows_of, jain};
+use crate::measure::{Record, Snapshot, Times, Window, flows_of};
 use crate::network::{Channel, Network};
-use crate::records::Columns;
 use crate::scenario::{Bridge, Rig, Scenario, ScenarioError, Topology, Victim};
 use crate::simulation::{self, Options, SimulationError};
 

@@ -9,6 +9,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use ecn_report::figure::NetworkFigure;
 use ecn_units::{
     DurationText, Fraction, Rate, Round, UnitError, nearest, serde_as_text, suggestion,
 };
@@ -21,7 +22,6 @@ use crate::design;
 use crate::endpoint::Designed;
 use crate::engine::{NS, Time};
 use crate::fabric;
-use crate::figure::NetworkFigure;
 use crate::model::{LONGEST_DELAY, Model, ModelError, Response, SwitchKind, in_range};
 use crate::network::{Description, FlowSpec, LinkSpec, Network, NetworkError};
 use crate::traffic::Traffic;

@@ -15,6 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use ecn_report::output::OutputError;
 use ecn_units::suggestion;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -25,7 +26,6 @@ use values::{Axis, seeds, windows};
 
 use crate::engine::Time;
 use crate::experiment::Experiment;
-use crate::output::OutputError;
 use crate::scenario::{ScenarioError, dotted, shown};
 use crate::scenario_file::located;
 

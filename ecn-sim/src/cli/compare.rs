@@ -1,17 +1,19 @@
 //! `ecn sim compare`: the same runs with several schemes.
 
+use std::iter::once;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 
 use clap::Args;
+use ecn_report::output::Target;
+use ecn_report::table::csv;
+use ecn_report::terminal::{plain_table, table_text};
 
 use super::run::windows;
-use super::table::{plain_table, table_text};
 use super::{Error, check_set_once, json, print};
 use crate::compare::{COLUMNS, COLUMNS_BY_SIZE, CompareError, Comparison, HEADER, Plan, shares};
 use crate::experiment::Experiment;
-use crate::output::{Target, csv};
 use crate::progress::Bar;
 use crate::scenario::Scenario;
 
@@ -107,18 +109,14 @@ pub(super) fn run(args: &CompareArgs) -> Result<(), Error> {
     };
     let figures = comparison.figures();
     let document = json(&comparison)? + "\n";
-    let head =
-        |names: &[&str]| -> Vec<String> { names.iter().map(|name| (*name).to_owned()).collect() };
-    let rows = comparison.rows().map(Vec::from);
-    let table = csv(std::iter::once(head(&COLUMNS)).chain(rows));
-    let rows = comparison.rows_by_size().map(Vec::from);
-    let by_size = csv(std::iter::once(head(&COLUMNS_BY_SIZE)).chain(rows));
+    let table = csv(once(COLUMNS.map(str::to_owned)).chain(comparison.rows()));
+    let by_size = once(COLUMNS_BY_SIZE.map(str::to_owned)).chain(comparison.rows_by_size());
     let report = comparison.html(&figures);
     let mut files = runs.files("runs").map_err(Error::failed)?;
     let texts = [
         ("compare.json", document),
         ("compare.csv", table),
-        ("slowdown-by-size.csv", by_size),
+        ("slowdown-by-size.csv", csv(by_size)),
         ("report.html", report),
     ];
     files.extend(texts.map(|(name, text)| (name.to_owned(), text.into_bytes())));
@@ -156,9 +154,7 @@ fn of_shares(args: &CompareArgs, plan: &Plan<Scenario>) -> Result<(), Error> {
     let runs = comparison.runs();
     if let Some(output) = target.folder() {
         let mut files = runs.files("runs").map_err(Error::failed)?;
-        let head = shares::COLUMNS.map(str::to_owned);
-        let rows = comparison.rows().map(Vec::from);
-        let table = csv(std::iter::once(Vec::from(head)).chain(rows));
+        let table = csv(once(shares::COLUMNS.map(str::to_owned)).chain(comparison.rows()));
         let document = json(&comparison)? + "\n";
         let texts = [("compare.json", document), ("compare.csv", table)];
         files.extend(texts.map(|(name, text)| (name.to_owned(), text.into_bytes())));
@@ -171,18 +167,15 @@ fn of_shares(args: &CompareArgs, plan: &Plan<Scenario>) -> Result<(), Error> {
     }
     let schemes = comparison.schemes.iter().map(|one| one.scheme.as_str());
     let shown = by_window(schemes, comparison.table());
-    print(&format!("{}\n{}", table_text(&shown), args.out.display()))
+    print(&format!("{shown}\n{}", args.out.display()))
 }
 
-/// A table with a column per scheme.
-fn by_window<'a>(
-    schemes: impl Iterator<Item = &'a str>,
-    rows: Vec<Vec<String>>,
-) -> comfy_table::Table {
-    let header: Vec<&str> = std::iter::once("WINDOW, MEASURE").chain(schemes).collect();
+/// The text of a table with a column per scheme.
+fn by_window<'a>(schemes: impl Iterator<Item = &'a str>, rows: Vec<Vec<String>>) -> String {
+    let header: Vec<&str> = once("WINDOW, MEASURE").chain(schemes).collect();
     let mut table = plain_table(&header, &[0]);
     table.add_rows(rows);
-    table
+    table_text(&table)
 }
 
 /// Prints the comparison, and the path of its files.
@@ -196,7 +189,7 @@ fn shown(args: &CompareArgs, comparison: &Comparison, path: &Path) -> Result<(),
     let windows = comparison.windows();
     if !windows.is_empty() {
         let schemes = comparison.schemes.iter().map(|one| one.scheme.as_str());
-        text += &format!("{}\n", table_text(&by_window(schemes, windows)));
+        text += &format!("{}\n", by_window(schemes, windows));
     }
     print(&format!("{text}{}", path.display()))
 }

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use ecn_report::output::Output;
+use ecn_report::terminal::{plain_table, table_text};
 use ecn_units::Fraction;
 
-use super::table::{plain_table, table_text};
 use super::{Error, json, print};
 use crate::design::{Curve, Design, Report, Table, figure};
-use crate::output::Output;
 
 /// Arguments of `design`.
 #[derive(Args, Debug)]

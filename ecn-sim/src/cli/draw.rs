@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use ecn_report::output::Output;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Error, check_set_once, json, print};
 use crate::experiment::Experiment;
-use crate::output::Output;
 
 /// Arguments of `draw`.
 #[derive(Args, Debug)]

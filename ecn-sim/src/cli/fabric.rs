@@ -6,11 +6,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
+use ecn_report::figure::{Line, LineFigure, MOST_LINES, Panel};
+use ecn_report::output::{Output, Target};
+use ecn_report::table::Table;
+use ecn_report::terminal::{plain_table, table_text};
 use ecn_units::{Rate, Size};
 use live::Live;
 
 use super::run::{FILES, RunArgs};
-use super::table::{plain_table, table_text};
 use super::{Error, json, print};
 use crate::engine::{MS, Time};
 use crate::fabric::measure::COLUMNS;
@@ -18,10 +21,8 @@ use crate::fabric::series::{self, Point, Series, WINDOW_PACKETS};
 use crate::fabric::topology::Topology;
 use crate::fabric::watch::Watch;
 use crate::fabric::{self, Counts, Options, Report, Scenario, WindowReport};
-use crate::figure::{Line, LineFigure, Panel};
-use crate::output::{Output, Target};
 use crate::progress;
-use crate::records::Table;
+use crate::records::table_of_report;
 
 pub(super) fn run(mut scenario: Scenario, args: &RunArgs) -> Result<(), Error> {
     for setting in &args.set {
@@ -70,7 +71,7 @@ pub(super) fn run(mut scenario: Scenario, args: &RunArgs) -> Result<(), Error> {
         output.remove(&live::PARTIAL)?;
     }
     if let Some(target) = target {
-        target.write_table(&Table::of_report(&report))?;
+        target.write_table(&table_of_report(&report))?;
     }
     if args.json {
         return print(&json(&report)?);
@@ -100,9 +101,6 @@ fn write(
     }
     Ok(output.replace_all(&files, FILES)?)
 }
-
-/// Maximum number of lines that readers can distinguish.
-const LINES: usize = 6;
 
 /// Goodput, in windows of at least this width if there are enough samples, and queues over time.
 fn figures(name: &str, topology: &Topology, series: &Series, window: Time) -> [LineFigure; 2] {
@@ -134,7 +132,7 @@ fn figures(name: &str, topology: &Topology, series: &Series, window: Time) -> [L
         }
     };
     let mut rates = vec![rate("all", 0, &|point| point.delivered)];
-    if series.flows() < LINES {
+    if series.flows() < MOST_LINES {
         rates.extend((0..series.flows()).map(|flow| {
             let label = format!("flow {}", flow + 1);
             rate(&label, flow + 1, &|point| point.flows[flow])
@@ -153,7 +151,7 @@ fn figures(name: &str, topology: &Topology, series: &Series, window: Time) -> [L
         .filter(|(most, _)| most.is_some_and(|most| most > 0))
         .collect();
     ports.sort_unstable_by_key(|(most, port)| (std::cmp::Reverse(*most), *port));
-    for (look, (_, port)) in ports.into_iter().take(LINES - 1).enumerate() {
+    for (look, (_, port)) in ports.into_iter().take(MOST_LINES - 1).enumerate() {
         let name = topology.port_name(series.ports[port]);
         queues.push(line(&name, look + 1, &|n| kbytes(point(n).ports[port])));
     }

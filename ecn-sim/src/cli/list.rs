@@ -1,11 +1,11 @@
 //! `ecn sim list`: scenarios and keys.
 
 use clap::Args;
+use ecn_report::terminal::{plain_table, table_text};
 use schemars::JsonSchema;
 use serde::Serialize;
 use toml::Table;
 
-use super::table::{plain_table, table_text};
 use super::{Error, json as to_json, print};
 use crate::experiment::Experiment;
 use crate::fabric;

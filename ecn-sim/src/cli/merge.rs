@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use ecn_report::table::Format;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Error, json as to_json, print};
-use crate::records::Format;
 use crate::sweep::Merged;
 
 /// Arguments of `merge`.

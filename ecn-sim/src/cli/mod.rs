@@ -10,16 +10,15 @@ mod reproduce;
 pub mod rig;
 mod run;
 mod sweep;
-pub mod table;
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use clap::Subcommand;
+use ecn_report::output::OutputError;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use crate::experiment;
-use crate::output::OutputError;
 use crate::report::RunError;
 use crate::scenario::ScenarioError;
 use crate::simulation::SimulationError;

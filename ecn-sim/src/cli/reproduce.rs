@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use ecn_report::output::Output;
+use ecn_report::terminal::{plain_table, table_text};
 
-use super::table::{plain_table, table_text};
 use super::{Error, json, print};
-use crate::output::Output;
 use crate::reproduce::report::Report;
 use crate::reproduce::{Lengths, Options, Part, ReproduceError, reproduce};
 

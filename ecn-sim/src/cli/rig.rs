@@ -1,7 +1,8 @@
 //! `ecn-sim rig`: the testbed model, which needs no kernel.
 
+use ecn_report::output::Output;
+
 use super::{Error, print};
-use crate::output::Output;
 use crate::rig::args::RigArgs;
 use crate::rig::simulate;
 

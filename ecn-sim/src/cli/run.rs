@@ -4,15 +4,16 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
+use ecn_report::figure::{Line, LineFigure, Panel};
+use ecn_report::output::{Output, Target};
+use ecn_report::table::{Cell, Table};
+use ecn_report::terminal::{plain_table, table_text};
 
-use super::table::{plain_table, table_text};
 use super::{Error, check_set_once, json, print};
 use crate::engine::{MS, NS, Time};
 use crate::experiment::Experiment;
-use crate::figure::{Line, LineFigure, Panel};
-use crate::output::{Output, Target};
 use crate::progress;
-use crate::records::{Cell, Table};
+use crate::records::table_of_report;
 use crate::report::{self, Run, RunReport, WindowReport};
 use crate::scenario::{ScenarioError, span};
 
@@ -110,7 +111,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Error> {
         write(output, &run, &report, sliding)?;
     }
     if let Some(target) = target {
-        target.write_table(&Table::of_report(&report))?;
+        target.write_table(&table_of_report(&report))?;
     }
     if args.json {
         return print(&json(&report)?);

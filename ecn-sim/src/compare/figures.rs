@@ -1,10 +1,10 @@
 //! The figures of a comparison.
 
+use ecn_report::figure::{DotColumn, DotFigure, Line, LineFigure, MOST_LINES, Panel, decades};
 use ecn_units::Size;
 
 use super::{Comparison, Outcome};
 use crate::fabric::measure::OfSize;
-use crate::figure::{DotColumn, DotFigure, LOOKS, Line, LineFigure, Panel, decades};
 
 /// A figure with its file name and caption.
 #[derive(Clone, Debug)]
@@ -64,7 +64,7 @@ impl Comparison {
     /// The schemes' lines in panels with the same axes, with at most as many lines per panel as readers can
     /// distinguish.
     fn panels(&self, title: &str, points: impl Fn(&Outcome) -> Vec<(f64, f64)>) -> Vec<Panel> {
-        let parts = self.schemes.chunks(LOOKS.len());
+        let parts = self.schemes.chunks(MOST_LINES);
         let panel = |part: &[Outcome]| Panel {
             title: title.to_owned(),
             note: String::new(),
@@ -223,7 +223,7 @@ impl Comparison {
         };
         let end = axis_end(ends(&self.schemes).iter().map(|one| one.1).collect());
         let mut panels = self.panels(name, |one| up_to(found(one), end));
-        for (panel, part) in panels.iter_mut().zip(self.schemes.chunks(LOOKS.len())) {
+        for (panel, part) in panels.iter_mut().zip(self.schemes.chunks(MOST_LINES)) {
             panel.note = who_goes_on(&ends(part), end);
         }
         let figure = LineFigure {

@@ -1,51 +1,12 @@
 //! A comparison as a self-contained HTML document.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
+use ecn_report::html::Page;
 use ecn_units::{Rate, Size};
 
 use super::figures::Figure;
 use super::{Comparison, Outcome};
-
-const STYLE: &str = "body{font:15px/1.5 sans-serif;color:#222;max-width:980px;margin:2em auto;padding:0 1em}\
-h1{font-size:1.5em}h2{font-size:1.2em;margin-top:2em}.wide{overflow-x:auto}\
-table{border-collapse:collapse;margin:1em 0;white-space:nowrap}\
-th,td{padding:.2em .6em;text-align:right;border-bottom:1px solid #ddd}\
-th{border-bottom-color:#888;font-size:.85em}table{font-size:.93em}th:first-child,td:first-child{text-align:left}\
-table.keys td{text-align:left}figure{margin:1.5em 0}svg{max-width:100%;height:auto}\
-figcaption{color:#666}";
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-}
-
-/// A table. Cells are plain text, which is escaped.
-fn table<R: AsRef<[String]>>(
-    html: &mut String,
-    class: &str,
-    header: &[&str],
-    rows: impl IntoIterator<Item = R>,
-) {
-    let _ = write!(
-        html,
-        "<div class=\"wide\"><table class=\"{class}\">\n<thead><tr>"
-    );
-    for name in header {
-        let _ = write!(html, "<th scope=\"col\">{}</th>", escape(name));
-    }
-    html.push_str("</tr></thead>\n<tbody>\n");
-    for row in rows {
-        html.push_str("<tr>");
-        for cell in row.as_ref() {
-            let _ = write!(html, "<td>{}</td>", escape(cell));
-        }
-        html.push_str("</tr>\n");
-    }
-    html.push_str("</tbody></table></div>\n");
-}
 
 /// Columns of [`Comparison::table`].
 pub(crate) const HEADER: [&str; 12] = [
@@ -116,69 +77,54 @@ impl Comparison {
 
     /// The document.
     pub(crate) fn html(&self, figures: &[Figure]) -> String {
-        let title = format!("{}: schemes side by side", escape(&self.scenario));
-        let mut html = format!(
-            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-             <meta name=\"viewport\" content=\"width=device-width\">\n\
-             <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
-        );
+        let mut page = Page::new(&format!("{}: schemes side by side", self.scenario));
         let seeds = match self.seeds {
             1 => "one run with seed 1".to_owned(),
             seeds => format!("{seeds} runs with seeds 1 to {seeds}"),
         };
-        let _ = writeln!(
-            html,
-            "<p>Each scheme had {seeds}: the same flows on the same network. Slowdown is a flow's completion time \
+        page.paragraph(&format!(
+            "Each scheme had {seeds}: the same flows on the same network. Slowdown is a flow's completion time \
              over that of the same flow alone in an idle network. Slowdowns, drops, pauses (PFC frames that request \
              one), marked packets and victims (flows that met queues held up by pauses, but no congestion) are over \
              all runs; last end, goodput and Jain's index are means of the \
-             runs. ± is half the width of the 95 % confidence interval, by Student's t over the runs.</p>"
-        );
-        table(&mut html, "measures", &HEADER, self.table());
+             runs. ± is half the width of the 95 % confidence interval, by Student's t over the runs."
+        ));
+        page.table(&HEADER, self.table());
         for figure in figures {
-            let caption = escape(&figure.caption);
-            let _ = writeln!(
-                html,
-                "<figure>\n{}<figcaption>{caption}</figcaption>\n</figure>",
-                figure.svg
-            );
+            page.figure(&figure.svg, &figure.caption);
         }
-        self.write_sizes(&mut html);
+        self.write_sizes(&mut page);
         let windows = self.windows();
         if !windows.is_empty() {
-            html.push_str("<h2>Windows</h2>\n<p>Means of the runs.</p>\n");
+            page.heading("Windows");
+            page.paragraph("Means of the runs.");
             let names = self.schemes.iter().map(|one| &*one.scheme);
             let header: Vec<&str> = std::iter::once("").chain(names).collect();
-            table(&mut html, "windows", &header, windows);
+            page.table(&header, windows);
         }
-        html.push_str("<h2>Parameters</h2>\n");
+        page.heading("Parameters");
         let rows = |keys: &BTreeMap<String, String>| -> Vec<[String; 2]> {
             let pairs = keys.iter();
             pairs
                 .map(|(key, value)| [key.clone(), value.clone()])
                 .collect()
         };
-        table(
-            &mut html,
-            "keys",
-            &["all schemes", ""],
-            rows(&self.parameters),
-        );
+        page.text_table(&["all schemes", ""], rows(&self.parameters));
         for one in self.schemes.iter().filter(|one| !one.parameters.is_empty()) {
-            table(&mut html, "keys", &[&one.scheme, ""], rows(&one.parameters));
+            page.text_table(&[&one.scheme, ""], rows(&one.parameters));
         }
-        html.push_str("</body>\n</html>\n");
-        html
+        page.finish()
     }
 
     /// Slowdowns by size: one table if all schemes have the same groups, else one per scheme. Groups may differ because
     /// unfinished flows are in none.
-    fn write_sizes(&self, html: &mut String) {
+    fn write_sizes(&self, page: &mut Page) {
         let several = |one: &Outcome| one.fct_slowdown.by_size.len() > 1;
         if !self.schemes.iter().any(several) {
             return;
         }
-        html.push_str("<h2>Slowdown by size</h2>\n<p>Median / 99th percentile.</p>\n");
+        page.heading("Slowdown by size");
+        page.paragraph("Median / 99th percentile.");
         let sizes = |one: &Outcome| -> Vec<[u64; 3]> {
             let groups = one.fct_slowdown.by_size.iter();
             groups
@@ -204,7 +150,7 @@ impl Comparison {
                         .extend(groups.map(|group| format!("{:.2} / {:.2}", group.p50, group.p99)));
                     cells
                 });
-            table(html, "sizes", &header, rows);
+            page.table(&header, rows);
         }
     }
 }

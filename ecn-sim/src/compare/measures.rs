@@ -1,11 +1,12 @@
 //! Means of the results of several runs, with confidence intervals.
 
+use ecn_report::statistics::Sample;
+use ecn_report::table::{Cell, Row};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-use crate::records::{self, Cell, Row};
-use crate::statistics::Sample;
+use crate::records;
 
 /// A quantity over all runs.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]

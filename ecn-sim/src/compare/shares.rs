@@ -1,5 +1,6 @@
 //! Compares markings and responses of HP's networks and of bridges: shares of links, by window.
 
+use ecn_report::table::Table;
 use ecn_units::suggestion;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -9,7 +10,6 @@ use std::sync::atomic::AtomicU64;
 use super::measures::{self, Measures, Results, WindowMeasures, means};
 use super::{CompareError, Compared, Plan};
 use crate::engine::Time;
-use crate::records::Table;
 use crate::report::{self, RunReport};
 use crate::scenario::{Scenario, ScenarioError};
 

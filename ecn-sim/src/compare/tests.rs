@@ -170,7 +170,12 @@ fn figures_are_for_what_there_is() {
     let settings = ["senders=20", "flow_size=1MB"];
     let settings = [&settings[..], &poisson].concat();
     let mut found = compared(&settings, 1, 1);
-    let tables = |found: &Comparison| found.html(&[]).matches("class=\"sizes\"").count();
+    let tables = |found: &Comparison| {
+        found
+            .html(&[])
+            .matches("<th scope=\"col\">payload</th>")
+            .count()
+    };
     assert_eq!(tables(&found), 1);
     assert_eq!(files(&found)[1], "slowdown-by-size.svg");
     found.schemes[0].fct_slowdown.by_size.pop();

@@ -1,12 +1,12 @@
 //! Properties of a design: the three conditions, recovery times, and the curves of slide 14.
 
 use ecn_core::fixed::ONE;
+use ecn_report::figure::{Line, LineFigure, Panel};
 use ecn_units::Fraction;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Design, Fit, Table};
-use crate::figure::{Line, LineFigure, Panel};
 
 /// Decrease factor of FIMD and AIMD, which are shown with the design (slide 14).
 const M: f64 = 2.0;

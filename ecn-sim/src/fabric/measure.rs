@@ -1,12 +1,13 @@
 //! Flow completion times, in the metrics of the literature.
 
+use ecn_report::statistics::percentile;
+use ecn_report::table::{Cell, Columns};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 use super::packet::{CROSSES, HELD};
 use crate::engine::{NS, Time};
-use crate::records::{Cell, Columns};
 
 /// A finished flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -149,12 +150,6 @@ pub struct OfPriority {
 
 /// Maximum number of groups by size.
 const GROUPS: usize = 20;
-
-/// The smallest of sorted values such that `percent` percent of them do not exceed it (nearest rank).
-fn percentile(sorted: &[f64], percent: usize) -> Option<f64> {
-    let rank = (sorted.len() * percent).div_ceil(100).max(1);
-    sorted.get(rank - 1).copied()
-}
 
 fn sorted<'a>(flows: impl Iterator<Item = &'a Finished>) -> Vec<f64> {
     let mut slowdowns: Vec<f64> = flows.map(|flow| flow.slowdown).collect();

@@ -220,7 +220,7 @@ fn report(
         } else {
             0
         },
-        jain: crate::measure::jain(rates),
+        jain: ecn_report::statistics::jain(rates),
         data_packets: counts.data_packets,
         dropped_packets: counts.dropped_packets,
         lost_packets: scenario.links_change().then_some(counts.lost),

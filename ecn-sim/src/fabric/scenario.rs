@@ -4,6 +4,7 @@ mod check;
 
 use std::path::Path;
 
+use ecn_report::figure::NetworkFigure;
 use ecn_units::{DurationText, Fraction, Rate, Size, keywords};
 use toml::{Table, Value};
 
@@ -21,7 +22,6 @@ use super::topology::{
 };
 use super::workload::{Arrival, Arrivals, Cdf, FlowEntry, Workload, arrivals, entries};
 use crate::engine::{NS, Time};
-use crate::figure::NetworkFigure;
 use crate::model::ModelError;
 use crate::scenario::{ScenarioError, dotted, parted, with_key};
 

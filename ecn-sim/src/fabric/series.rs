@@ -7,13 +7,13 @@ use std::mem;
 use std::ops::Range;
 
 use ecn_core::tcd::{Mark, State};
+use ecn_report::table::{Cell, Columns, Table};
 
 use super::cc::{QueueView, Scheme};
 use super::packet::Packet;
 use super::run::Run;
 use super::switch::Ports;
 use crate::engine::{NS, Time};
-use crate::records::{Cell, Columns, Table};
 
 /// Maximum number of points; if exceeded, pairs of points are merged, and the step is doubled.
 pub const POINTS: usize = 1_000;

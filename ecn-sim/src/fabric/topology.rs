@@ -14,6 +14,7 @@ pub use plans::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ecn_core::fixed::GOLDEN;
+use ecn_report::figure::{NetworkFigure, Special};
 use ecn_units::DurationText;
 use foldhash::fast::FixedState;
 
@@ -21,7 +22,6 @@ use super::failures::Outage;
 use super::links::LinkOverride;
 use super::packet::NONE;
 use crate::engine::{NS, Time};
-use crate::figure::{NetworkFigure, Special};
 
 /// One end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use ecn_report::statistics::jain;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +13,6 @@ use super::measure::Finished;
 use super::run::Run;
 use super::topology::Topology;
 use crate::engine::{MS, Time};
-use crate::measure::jain;
 
 /// A window of a run, as `ecn sim run -j` prints it.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]

@@ -1,6 +1,7 @@
 //! The papers' figures, drawn from [`Runs`].
 
 use ecn_core::response::Function;
+use ecn_report::figure::{Line, LineFigure, Panel};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -8,7 +9,6 @@ use std::fmt::Write as _;
 use super::curves::{Curve, RMIN};
 use super::runs::{Case, Rates, Runs, Scheme};
 use super::{Figure, Lengths};
-use crate::figure::{Line, LineFigure, Panel};
 use crate::report::HpWindow;
 
 /// Buffer sizes of Fig. 4, packets.

@@ -14,13 +14,14 @@ pub mod schemes;
 #[cfg(test)]
 mod tests;
 
+use ecn_report::output::OutputError;
 use ecn_units::{DurationText, KeywordError, keywords};
 
 use crate::compare::CompareError;
+use crate::fabric;
 use crate::model::ModelError;
 use crate::report::RunError;
 use crate::scenario::ScenarioError;
-use crate::{fabric, output::OutputError};
 
 keywords! {
     /// A figure of the papers.

@@ -1,5 +1,6 @@
 //! `report.json` and `report.md`.
 
+use ecn_report::output::Output;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -7,7 +8,6 @@ use std::fmt::Write as _;
 use super::assertions::{Choice, Measured, Statement, Verdict};
 use super::figures::Files;
 use super::{ReproduceError, Reproduction};
-use crate::output::Output;
 
 /// Results of a reproduction.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]

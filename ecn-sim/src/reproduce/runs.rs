@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ecn_core::marking::Marking;
 use ecn_core::response::Function;
+use ecn_report::statistics::Sample;
 use ecn_units::DurationText;
 
 use crate::engine::{MS, Time};
@@ -17,7 +18,6 @@ use crate::progress;
 use crate::report::{HpWindow, RunError, hp_shares, hp_window};
 use crate::scenario::{Hp, Scenario, Topology, Victim};
 use crate::simulation::{self, Options, SimulationError};
-use crate::statistics::Sample;
 
 /// Width of the sliding windows of Fig. 2 and 3.
 pub const SLIDING: Time = 2 * MS;

@@ -2,6 +2,7 @@
 
 use ecn_core::marking::Marking;
 use ecn_core::response::Function;
+use ecn_report::statistics::Sample;
 
 use super::Lengths;
 use super::assertions::{Found, Kind, Statement, Verdict, found, judge_all};
@@ -9,7 +10,6 @@ use super::runs::{Case, Outcome, Rates, Runs};
 use super::schemes::judges;
 use crate::model::{Arbitration, Counting, InputTrigger, MarkBy, Response};
 use crate::report::HpWindow;
-use crate::statistics::Sample;
 
 /// Results of a setting.
 #[derive(Clone, Copy)]

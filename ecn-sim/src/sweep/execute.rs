@@ -1,5 +1,6 @@
 //! Execution of a sweep, or of a shard, on all cores.
 
+use ecn_report::output::Output;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
@@ -13,7 +14,6 @@ use toml::Table;
 
 use super::{MANIFEST, Manifest, Shard, Sweep, SweepError, one_line};
 use crate::experiment::Report;
-use crate::output::Output;
 
 /// A record in its file, one per line.
 #[derive(Serialize)]

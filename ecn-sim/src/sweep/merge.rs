@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use ecn_report::output::{Output, Target};
+use ecn_report::table::{Cell, Format, Row, Table};
 use serde_json::Value;
 
 use super::execute::{lock, read_manifest, read_records, record_files};
 use super::{MANIFEST, Shard, Sweep, SweepError};
 use crate::keys::Kind;
-use crate::output::{Output, Target};
-use crate::records::{self, Cell, Format, Row, TIMES, Table};
+use crate::records::{self, TIMES};
 
 /// Maximum number of differing or missing runs listed in a message.
 const NAMED: usize = 10;
@@ -216,7 +217,6 @@ impl Merged {
             .map(|(axis, kind)| kind.column(&axis.key));
         let mut first = vec!["run".to_owned()];
         first.extend(keys);
-        first.extend(records::FIRST.map(str::to_owned));
         let rows = self.rows().map(|(index, mut row)| {
             row.insert(first[0].clone(), Cell::Text(self.sweep.id(index)));
             for ((name, kind), (_, value)) in
@@ -226,7 +226,8 @@ impl Merged {
             }
             row
         });
-        Table::of_rows(&first, rows.collect())
+        let rows = rows.collect();
+        records::table(first, rows)
     }
 }
 

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use ecn_report::figure::{Line, LineFigure, MOST_LINES, Panel, decades};
+use ecn_report::statistics::Sample;
+use ecn_report::table::Row;
 use ecn_units::{DurationText, Fraction, Rate, Size};
 use toml::Value;
 
 use super::Sweep;
 use super::values::Axis;
 use crate::experiment::Experiment;
-use crate::figure::{LOOKS, Line, LineFigure, Panel, decades};
-use crate::records::Row;
 use crate::scenario::shown;
-use crate::statistics::Sample;
 
 /// Columns of Fig. 1 that have a panel.
 const SHARES: &[&str] = &["root", "inter_switch", "local", "remote", "victim"];
@@ -158,7 +158,7 @@ impl Sweep {
             }
             None => (windows, String::new()),
         };
-        if labels.len() > LOOKS.len() || values.is_empty() {
+        if labels.len() > MOST_LINES || values.is_empty() {
             return None;
         }
         let line = |(look, points): (usize, Points)| {

@@ -1,11 +1,11 @@
 //! HP's Fig. 1 with both engines: that of HP's networks, and that of data centres.
 
+use ecn_report::statistics::Sample;
 use ecn_sim::engine::MS;
 use ecn_sim::fabric::measure::Finished;
 use ecn_sim::fabric::{self, Kind, Options};
 use ecn_sim::report::{self, WindowReport};
 use ecn_sim::scenario::Scenario;
-use ecn_sim::statistics::Sample;
 
 /// Shares of the links' rate: local and remote flows at the root link, and the victim.
 type Shares = [f64; 3];

@@ -101,7 +101,7 @@ fn every_hard_statement_holds() {
     assert!(report.choices[0].choice == "default" && report.choices[0].t_holds);
 
     let folder = tempfile::tempdir().expect("a folder");
-    let output = ecn_sim::output::Output::new(folder.path()).expect("writable");
+    let output = ecn_report::output::Output::new(folder.path()).expect("writable");
     reproduction.write(&output).expect("written");
     let mut expected: Vec<String> = Figure::NAMES
         .iter()

@@ -12,7 +12,8 @@ use anyhow::Context as _;
 use aya::maps::MapType;
 use clap::Args;
 use ecn_core::abi::name;
-use ecn_sim::rig::report::quantile;
+use ecn_report::statistics::percentile;
+use ecn_report::terminal::{plain_table, table_text, wrapped_table};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use schemars::JsonSchema;
@@ -29,7 +30,7 @@ use crate::net::{FqDrops, NetNs, Netlink, Qdisc, ROOT, VethEnd};
 
 use super::counters::Counters;
 use super::exit::{Failure, message, print, print_json};
-use super::table::{plain_table, table_text, warnings_text, wrapped, wrapped_table};
+use super::table::{warnings_text, wrapped};
 use super::view::View;
 
 /// `ecn doctor`.
@@ -686,7 +687,8 @@ const LATE_US: u64 = 1_000;
 /// Whether timers are on time. An idle processor of a virtual machine may take milliseconds to wake, and a hypervisor
 /// may take a busy one away.
 fn timers(report: &mut Report, lateness_us: &mut [u64]) {
-    let Some(most) = quantile(lateness_us, 0.99) else {
+    lateness_us.sort_unstable();
+    let Some(most) = percentile(lateness_us, 99) else {
         return;
     };
     let (all, ms) = (lateness_us.len(), most as f64 / 1e3);

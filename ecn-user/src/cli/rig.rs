@@ -14,13 +14,14 @@ use crate::rig;
 use crate::rig::args::{self, HostArgs, RigArgs};
 use crate::rig::run::{Plan, Progress};
 use crate::rig::topology::{self, Counters, DEFAULT_PREFIX, HOST_DEVICE, Host, Topology};
+use ecn_report::terminal::{plain_table, table_text};
 use ecn_sim::rig::args::CONGESTION_CONTROL;
 use ecn_sim::rig::report;
 
 use super::exit::{Failure, print, print_json};
 use super::require_root;
 use super::run::runtime;
-use super::table::{plain_table, rate_text, table_text};
+use super::table::rate_text;
 use super::watch::{self, Show};
 
 /// What to do with the rig.

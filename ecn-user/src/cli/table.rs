@@ -11,7 +11,8 @@ mod tests;
 
 use std::net::IpAddr;
 
-pub use ecn_sim::cli::table::{plain_table, short_count, table_text, wrapped_table};
+use ecn_report::number::short_count;
+use ecn_report::terminal::{plain_table, table_text};
 pub use filter::{AddressFilter, FlowFilter, PortFilter};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -2,7 +2,6 @@
 
 pub mod args;
 mod cpu;
-pub use ecn_sim::figure;
 pub use ecn_sim::rig::report;
 pub mod pm_qos;
 pub mod rtt;

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use ecn_sim::rig::report::quantile;
+use ecn_report::statistics::percentile;
 use nix::{
     errno::Errno,
     sys::{
@@ -57,19 +57,20 @@ pub struct RoundTrips {
 }
 
 /// The median and the 99th percentile of the times, if there are any.
-fn quantiles(times: &mut [u64]) -> [Option<u64>; 2] {
-    [0.5, 0.99].map(|q| quantile(times, q))
+fn percentiles(times: &mut [u64]) -> [Option<u64>; 2] {
+    times.sort_unstable();
+    [50, 99].map(|percent| percentile(times, percent))
 }
 
 impl RoundTrips {
     /// Median and 99th percentile of pings, us.
     pub fn ping(&mut self) -> [Option<u64>; 2] {
-        quantiles(&mut self.ping)
+        percentiles(&mut self.ping)
     }
 
-    /// The same quantiles of the victim's TCP, smoothed by it.
+    /// The same percentiles of the victim's TCP, smoothed by it.
     pub fn tcp(&mut self) -> [Option<u64>; 2] {
-        quantiles(&mut self.tcp)
+        percentiles(&mut self.tcp)
     }
 }
 
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn no_times_are_no_quantiles() {
+    fn no_times_are_no_percentiles() {
         assert_eq!(RoundTrips::default().ping(), [None, None]);
         let mut trips = RoundTrips {
             tcp: (1..=100).rev().collect(),

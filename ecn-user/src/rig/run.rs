@@ -23,8 +23,8 @@ use super::{
     traffic::{self, Traffic},
 };
 use ecn_core::{abi::Count, packet::protocol};
+use ecn_report::statistics::jain;
 use ecn_sim::fabric::cc::{bcn::BcnParameters, qcn::QcnParameters};
-use ecn_sim::measure::jain;
 use ecn_sim::rig::PhasePlan;
 
 use crate::{

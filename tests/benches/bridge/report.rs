@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use ecn_sim::figure::{DotColumn, DotFigure};
+use ecn_report::figure::{DotColumn, DotFigure};
 use serde_json::{Value, json};
 
 use super::run::{Control, Outcome};

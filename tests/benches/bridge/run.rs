@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ecn_report::statistics::jain;
 use ecn_tests::{
     lab::{FRAME, Lab},
     quiet::CpuTime,
@@ -209,13 +210,6 @@ fn medians(runs: &[Outcome], list: impl Fn(&Outcome) -> &[f64]) -> Vec<f64> {
             middle(values.collect())
         })
         .collect()
-}
-
-/// Jain's index.
-fn jain(values: &[f64]) -> f64 {
-    let sum: f64 = values.iter().sum();
-    let squares: f64 = values.iter().map(|value| value * value).sum();
-    sum * sum / (values.len() as f64 * squares)
 }
 
 /// Counters at a moment.
@@ -445,7 +439,7 @@ impl Measured {
         let mbit = self.mbit();
         let mut values = Values::new();
         self.add_goodput(row, rate, &mbit, &mut values);
-        values.insert("jain", jain(&mbit));
+        values.insert("jain", jain(mbit.iter().copied()).unwrap_or(f64::NAN));
         self.add_queue(&mut values);
         self.add_delays(row, &mut values);
         self.add_costs(row, &mut values);

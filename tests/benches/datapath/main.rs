@@ -10,7 +10,7 @@ mod table;
 
 use std::{fs, path::PathBuf, process::ExitCode};
 
-use ecn_sim::figure::{DotColumn, DotFigure};
+use ecn_report::figure::{DotColumn, DotFigure};
 use serde_json::{Value, json};
 
 /// Maximum cost of a program per packet compared with an empty one, on a flow-table hit.

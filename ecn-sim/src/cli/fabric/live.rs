@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use ecn_report::output::{Growing, Output, OutputError};
+use ecn_report::table::csv;
 use hdrhistogram::Histogram;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -15,7 +17,6 @@ use crate::fabric::measure::{COLUMNS, Finished};
 use crate::fabric::series::Series;
 use crate::fabric::topology::Topology;
 use crate::fabric::watch::{RunProgress, Watch};
-use crate::output::{Growing, Output, OutputError, csv};
 
 /// Files streamed during a run: flows as its parts report their completion, and the series so far.
 pub(super) const PARTIAL: [&str; 2] = [FLOWS, SERIES];

@@ -1,5 +1,7 @@
 //! P1 to P24: marking.
 
+use ecn_report::statistics::Sample;
+
 use super::choices::{ABOUT_EQUAL, Change, Choice, about_equal, inequality, one_in};
 use super::{
     Bench, Claim, EIGHT, FOUR, Found, INPUT, Kind, Measured, NAIVE, Setting, Verdict, exact, found,
@@ -10,7 +12,6 @@ use crate::reproduce::Figure as F;
 use crate::reproduce::figures::{BUFFERS, FLOWS, THRESHOLDS, ratio, root};
 use crate::reproduce::runs::{Case, Outcome, Rates, Scheme};
 use crate::reproduce::{Figure, Lengths};
-use crate::statistics::Sample;
 
 fn p1(b: &Bench<'_>) -> Found {
     let victim = b.with_victim(Scheme::Uncontrolled, |r| r.shares.victim);

@@ -4,12 +4,12 @@ mod choices;
 mod marking;
 mod response;
 mod variants;
+use ecn_report::statistics::Sample;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::runs::{Case, Outcome, Rates, Runs, Scheme};
 use super::{Figure, Lengths};
-use crate::statistics::Sample;
 pub use choices::{Choice, choices};
 use ecn_units::keywords;
 

@@ -1,6 +1,7 @@
 //! R1 to R9: the response.
 
 use ecn_core::response::Function;
+use ecn_report::statistics::Sample;
 
 use super::{Bench, Claim, Found, Kind, Measured, exact, found, named};
 use crate::reproduce::Figure as F;
@@ -8,7 +9,6 @@ use crate::reproduce::curves::{Curve, RMIN};
 use crate::reproduce::figures::{FLOWS, RESPONSES, SLIDE_BUFFERS, root};
 use crate::reproduce::runs::{Case, Outcome, STOP_MS, Scheme};
 use crate::scenario::{Hp, Victim};
-use crate::statistics::Sample;
 
 /// A function's name as the papers write it.
 fn upper(function: Function) -> String {

@@ -1,11 +1,12 @@
 //! P25 to P29: other ways to trigger and to mark, which the papers weigh and reject, or find no better.
 
+use ecn_report::statistics::Sample;
+
 use super::choices::Change;
 use super::{Bench, Claim, EIGHT, Found, INPUT, Kind, NAIVE, Setting, exact, found, marked, named};
 use crate::model::{Arbitration, Counting, InputTrigger, MarkBy};
 use crate::reproduce::figures::{ratio, root};
 use crate::reproduce::runs::{Case, Outcome, Rates, Scheme};
-use crate::statistics::Sample;
 use ecn_units::DurationText;
 
 /// A setting of Fig. 4 with another choice.

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use ecn_core::bcn::{CongestionPoint, Feedback, Gains, Limiter, Policy};
+use ecn_report::statistics::Sample;
 use ecn_units::Rate;
 
 use super::{
@@ -18,7 +19,6 @@ use crate::fabric::{Counts, Kind as Fabric};
 use crate::model::ModelError;
 use crate::reproduce::ReproduceError;
 use crate::reproduce::assertions::{Found, Kind, exact, found, named};
-use crate::statistics::Sample;
 
 /// Qeq at 10 Gb/s: 16 frames.
 const QEQ: f64 = 24_000.0;

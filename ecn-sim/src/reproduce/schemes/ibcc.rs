@@ -3,6 +3,7 @@
 use ecn_core::fixed::ONE;
 use ecn_core::response::{Function, IPD_LIMIT, Policy, Ratio, marked};
 use ecn_core::tcd::{Mark, State};
+use ecn_report::statistics::jain;
 use ecn_units::{Fraction, Rate};
 use rand::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
@@ -17,7 +18,6 @@ use crate::fabric::cc::ibcc::{IbccFlow, IbccParameters, IbccRules};
 use crate::fabric::measure::slowdowns;
 use crate::fabric::workload::Arrival;
 use crate::fabric::{self, Scenario};
-use crate::measure::jain;
 use crate::model::ModelError;
 use crate::reproduce::assertions::{Measured, Verdict, exact, found};
 

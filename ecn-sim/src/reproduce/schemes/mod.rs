@@ -21,14 +21,14 @@ pub(super) mod judges {
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use ecn_report::statistics::{Sample, jain};
+
 use super::ReproduceError;
 use super::assertions::{Found, Kind, Statement};
 use super::runs::in_parallel;
 use crate::engine::{MS, NS, Time};
 use crate::fabric::workload::Arrival;
 use crate::fabric::{self, Counts, Options, Scenario};
-use crate::measure::jain;
-use crate::statistics::Sample;
 
 /// A statement to be judged.
 struct Claim {

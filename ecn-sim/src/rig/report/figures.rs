@@ -2,9 +2,9 @@
 
 use ecn_core::marking::Marking;
 use ecn_core::response::Function;
+use ecn_report::figure::{DotColumn, DotFigure, Line, LineFigure, Panel};
 
 use super::{Phase, Report, Sample};
-use crate::figure::{DotColumn, DotFigure, Line, LineFigure, Panel};
 
 pub(super) const TIME_LABEL: &str = "time in s";
 pub(super) const SHARE_LABEL: &str = "fraction of the link rate";

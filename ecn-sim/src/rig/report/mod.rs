@@ -15,13 +15,13 @@ mod verdict;
 use ecn_core::backward::Feedback;
 use ecn_core::marking::{MarkAt, Marking};
 use ecn_core::response::Function;
+use ecn_report::output::{Output, OutputError};
+use ecn_report::table::csv;
 use ecn_units::{Every, Fraction, Round};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-
-use crate::output::{Output, OutputError, csv};
 
 pub use live::{live_header, live_row, live_view};
 
@@ -108,10 +108,10 @@ pub struct Phase {
     /// [`remote_local_ratio`] of `remote` and `local`.
     #[serde(serialize_with = "rounded_if_known")]
     pub remote_local_ratio: Option<f64>,
-    /// [`jain`](crate::measure::jain) over the local flows; null without any.
+    /// [`jain`](ecn_report::statistics::jain) over the local flows; null without any.
     #[serde(serialize_with = "rounded_if_known")]
     pub jain_local: Option<f64>,
-    /// [`jain`](crate::measure::jain) over the remote flows; null without any.
+    /// [`jain`](ecn_report::statistics::jain) over the remote flows; null without any.
     #[serde(serialize_with = "rounded_if_known")]
     pub jain_remote: Option<f64>,
     /// Packets that the sources sent.
@@ -203,14 +203,6 @@ fn rounded_if_known<S: Serializer>(value: &Option<f64>, serializer: S) -> Result
 /// Ratio of the shares of remote and local flows; `None` if local flows got nothing.
 pub fn remote_local_ratio(remote: f64, local: f64) -> Option<f64> {
     (local > 0.0).then(|| remote / local)
-}
-
-/// The smallest of `values` such that at least a fraction `q` of them do not exceed it; `None` without values. Sorts
-/// them.
-pub fn quantile(values: &mut [u64], q: f64) -> Option<u64> {
-    values.sort_unstable();
-    let rank = (q.clamp(0.0, 1.0) * values.len() as f64).ceil().max(1.0) as usize;
-    values.get(rank - 1).copied()
 }
 
 /// A report that cannot be written.
@@ -314,11 +306,7 @@ impl Report {
         if self.phases.len() > 2 {
             files.push(("rig-compare.svg".to_owned(), self.compare_figure().to_svg()));
         }
-        let texts: Vec<_> = files
-            .iter()
-            .map(|(name, text)| (name.as_str(), text.as_bytes()))
-            .collect();
-        output.write_all(&texts)?;
+        output.write_all(&files)?;
         Ok(files.iter().map(|(name, _)| output.path(name)).collect())
     }
 
@@ -338,19 +326,6 @@ impl Report {
         }
         names
     }
-}
-
-/// A number with thousands separators.
-fn count(count: u64) -> String {
-    let digits = count.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 #[cfg(test)]

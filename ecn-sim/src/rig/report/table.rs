@@ -1,7 +1,9 @@
 //! The phases as a table.
 
-use super::{Phase, Report, count};
-use crate::cli::table::{plain_table, short_count, table_text};
+use ecn_report::number::{short_count, thousands};
+use ecn_report::terminal::{plain_table, table_text};
+
+use super::{Phase, Report};
 
 impl Report {
     /// The phases side by side; a phase per row if there are more than four.
@@ -46,15 +48,15 @@ impl Report {
             }),
             ("fairness, local", "Jain", &|p| fixed(p.jain_local, 3)),
             ("fairness, remote", "Jain", &|p| fixed(p.jain_remote, 3)),
-            ("sent", "packets", &|p| count(p.sent_packets)),
-            ("dropped", "packets", &|p| count(p.dropped_packets)),
-            ("marked", "packets", &|p| count(p.marked_packets)),
+            ("sent", "packets", &|p| thousands(p.sent_packets)),
+            ("dropped", "packets", &|p| thousands(p.dropped_packets)),
+            ("marked", "packets", &|p| thousands(p.marked_packets)),
             ("messages of ports", "packets", &|p| or_dash(p.messages)),
             ("root queue, mean", "packets", &|p| {
                 format!("{:.1}", p.root_queue_mean_packets)
             }),
             ("root queue, most", "packets", &|p| {
-                count(p.root_queue_max_packets)
+                thousands(p.root_queue_max_packets)
             }),
             ("victim ping, 50 %", "us", &|p| {
                 or_dash(p.victim_ping_us_p50)
@@ -138,5 +140,5 @@ fn fixed(number: Option<f64>, decimals: usize) -> String {
 }
 
 fn or_dash(number: Option<u64>) -> String {
-    number.map_or_else(|| "-".to_owned(), count)
+    number.map_or_else(|| "-".to_owned(), thousands)
 }

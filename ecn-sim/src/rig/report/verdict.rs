@@ -1,8 +1,9 @@
 //! The verdict: the results in words.
 
 use ecn_core::marking::Marking;
+use ecn_report::number::thousands;
 
-use super::{Phase, Report, RigParameters, count};
+use super::{Phase, Report, RigParameters};
 
 impl Phase {
     fn drop_share(&self) -> f64 {
@@ -117,12 +118,12 @@ impl Report {
         let queue = phase.root_queue_mean_packets;
         text += &match (phase.dropped_packets, phase.sent_packets) {
             (0, _) => " No packet was dropped".to_owned(),
-            (1, sent) => format!(" 1 of {} packets was dropped", count(sent)),
+            (1, sent) => format!(" 1 of {} packets was dropped", thousands(sent)),
             (dropped, sent) => {
                 format!(
                     " {} of {} packets were dropped",
-                    count(dropped),
-                    count(sent)
+                    thousands(dropped),
+                    thousands(sent)
                 )
             }
         };
@@ -167,7 +168,7 @@ impl Report {
         let (a, b) = (before.drop_share(), after.drop_share());
         changes.add(change(b, a, 0.001, 0.1), || {
             let (a, b) = (before.dropped_packets, after.dropped_packets);
-            format!("{} drops instead of {}", count(b), count(a))
+            format!("{} drops instead of {}", thousands(b), thousands(a))
         });
         let (a, b) = (
             before.root_queue_mean_packets,
@@ -295,8 +296,8 @@ impl Report {
             best.push(format!(
                 "Fewest drops: {} ({}; the most were {}).",
                 name(phase),
-                count(phase.dropped_packets),
-                count(most)
+                thousands(phase.dropped_packets),
+                thousands(most)
             ));
         }
         paragraphs.push(best.join(" "));

@@ -228,23 +228,6 @@ fn bad_filters_are_refused() {
 }
 
 #[test]
-fn counts_stay_short() {
-    for (count, text) in [
-        (0, "0"),
-        (99_999, "99999"),
-        (100_000, "100k"),
-        (588_123, "588k"),
-        (999_499, "999k"),
-        (999_500, "1.00M"),
-        (1_234_567, "1.23M"),
-        (12_345_678, "12.3M"),
-        (u64::MAX, "18.4E"),
-    ] {
-        assert_eq!(short_count(count), text);
-    }
-}
-
-#[test]
 fn rates_in_tables_are_short_and_in_tc_syntax() {
     assert_eq!(rate_text(0), "-");
     assert_eq!(rate_text(12_500_000), "100mbit");

@@ -2,10 +2,11 @@
 
 use std::cmp::Ordering;
 
+use ecn_report::number::short_count;
+use ecn_report::terminal::{plain_table, table_text};
+
 use super::rates::{FlowRates, PortRates};
-use crate::cli::table::{
-    idle_text, natural, or_dash, plain_table, rate_text, short_count, table_text,
-};
+use crate::cli::table::{idle_text, natural, or_dash, rate_text};
 
 /// Spaces between two columns.
 pub(super) const GAP: usize = 2;

@@ -13,12 +13,13 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use ecn_report::number::short_count;
 use ratatui::crossterm::terminal;
 
 use self::columns::{FLOWS, PORTS};
 use self::rates::{Meter, Top};
 use super::exit;
-use super::table::{short_count, warnings_text};
+use super::table::warnings_text;
 use super::view::View;
 use super::watch::{self, Show, seconds};
 

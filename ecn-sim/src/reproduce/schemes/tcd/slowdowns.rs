@@ -2,6 +2,8 @@
 
 use std::sync::atomic::AtomicU64;
 
+use ecn_report::statistics::Sample;
+
 use super::{CBFC, Judged, PFC};
 use crate::compare::{Comparison, Plan};
 use crate::fabric::measure::Slowdowns;
@@ -10,7 +12,6 @@ use crate::reproduce::ReproduceError;
 use crate::reproduce::assertions::{exact, found, named};
 use crate::reproduce::schemes::Bench;
 use crate::reproduce::schemes::dcqcn::V2;
-use crate::statistics::Sample;
 
 /// Regardless of the requested number of seeds: two standard errors of DCQCN's factors are 1 to 3 % with these.
 const SEEDS: u64 = 12;

@@ -1,5 +1,5 @@
 use super::axis::{Axis, spread};
-use super::canvas::{fit, text_width, thin};
+use super::canvas::{LOOKS, PLAIN, fit, text_width, thin};
 use super::*;
 use proptest::prelude::*;
 
@@ -110,10 +110,10 @@ fn thinning_keeps_extremes() {
 
 #[test]
 fn long_texts_are_cut_to_fit() {
-    assert_eq!(fit("root", 13.0, 100.0), "root");
-    let short = fit("a-very-long-name-of-a-phase", 13.0, 100.0);
+    assert_eq!(fit("root", PLAIN, 100.0), "root");
+    let short = fit("a-very-long-name-of-a-phase", PLAIN, 100.0);
     assert!(
-        short.ends_with('…') && text_width(&short, 13.0) <= 100.0,
+        short.ends_with('…') && text_width(&short, PLAIN) <= 100.0,
         "{short}"
     );
 }

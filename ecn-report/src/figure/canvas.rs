@@ -16,7 +16,7 @@ pub(super) enum Marker {
 
 /// Style of a line.
 #[derive(Debug, Clone, Copy)]
-pub struct Look {
+pub(super) struct Look {
     pub(super) color: &'static str,
     pub(super) width: f64,
     /// Lengths of dashes and gaps in turn; [`NONE`] for a solid line.
@@ -24,11 +24,14 @@ pub struct Look {
     pub(super) marker: Marker,
 }
 
+/// Maximum number of lines in a panel that readers can distinguish.
+pub const MOST_LINES: usize = 6;
+
 /// No fill, outline or gaps.
 pub(super) const NONE: &str = "none";
 
 /// Colours of Okabe and Ito (2008), each with its own dash pattern and marker.
-pub const LOOKS: [Look; 6] = [
+pub(super) const LOOKS: [Look; MOST_LINES] = [
     Look {
         color: "#000000",
         width: 1.8,
@@ -75,10 +78,10 @@ pub(super) const WHITE: &str = "#ffffff";
 /// Width of figures.
 pub(super) const WIDTH: f64 = 800.0;
 /// Size of text.
-pub(super) const TEXT: f64 = 13.0;
+const TEXT: f64 = 13.0;
 
-/// Approximate width of a text in pixels, for a wide font such as DejaVu Sans.
-pub(super) fn text_width(text: &str, size: f64) -> f64 {
+/// Approximate width of a text, for a wide font such as DejaVu Sans.
+pub(super) fn text_width(text: &str, style: TextStyle) -> f64 {
     let em = |c: char| match c {
         'i' | 'j' | 'l' | '|' | '\'' => 0.29,
         ' ' | '.' | ',' | ':' | ';' | '/' | '-' | '(' | ')' | 'f' | 't' | 'r' => 0.40,
@@ -87,16 +90,17 @@ pub(super) fn text_width(text: &str, size: f64) -> f64 {
         'c' | 's' | 'z' | 'k' | 'x' | 'y' | 'v' => 0.58,
         _ => 0.64,
     };
-    text.chars().map(em).sum::<f64>() * size
+    let em_width = if style.bold { TEXT * 1.12 } else { TEXT };
+    text.chars().map(em).sum::<f64>() * em_width
 }
 
 /// Truncates a text to a width.
-pub(super) fn fit(text: &str, size: f64, width: f64) -> String {
-    if text_width(text, size) <= width {
+pub(super) fn fit(text: &str, style: TextStyle, width: f64) -> String {
+    if text_width(text, style) <= width {
         return text.to_owned();
     }
     let mut short = text.to_owned();
-    while !short.is_empty() && text_width(&short, size) + size > width {
+    while !short.is_empty() && text_width(&short, style) + text_width("…", style) > width {
         short.pop();
     }
     short.push('…');

@@ -2,8 +2,8 @@
 
 use super::axis::{Axis, spread};
 use super::canvas::{
-    Anchor, BOLD, Canvas, GRID, INK, LOOKS, NONE, PLAIN, QUIET, TEXT, VERTICAL, WIDTH, fit,
-    text_width, thin,
+    Anchor, BOLD, Canvas, GRID, INK, LOOKS, NONE, PLAIN, QUIET, VERTICAL, WIDTH, fit, text_width,
+    thin,
 };
 
 /// A line of a panel.
@@ -13,7 +13,8 @@ pub struct Line {
     pub label: String,
     /// Points in order of x; non-finite points leave a gap.
     pub points: Vec<(f64, f64)>,
-    /// Index in [`LOOKS`]; the same index looks the same in every figure.
+    /// Selects colour, dashes and marker, modulo [`MOST_LINES`](super::MOST_LINES): the same number looks the same in
+    /// every figure.
     pub look: usize,
     /// Limits of each point's confidence interval, drawn as a bar; may be empty.
     pub bars: Vec<(f64, f64)>,
@@ -206,7 +207,7 @@ impl Frame<'_> {
             canvas.line(&[(start, label_y), (start + 26.0, label_y)], look);
             canvas.marker((start + 13.0, label_y), look);
             let room = x_stop - (start + 32.0);
-            let text = fit(&line.label, TEXT, room);
+            let text = fit(&line.label, PLAIN, room);
             canvas.text(&text, (start + 32.0, label_y), Anchor::Start, PLAIN);
         }
     }
@@ -246,13 +247,13 @@ impl LineFigure {
 
         let tick_width = y_ticks
             .iter()
-            .map(|(_, label)| text_width(label, TEXT))
+            .map(|(_, label)| text_width(label, PLAIN))
             .fold(0.0, f64::max);
         let label_width = self
             .panels
             .iter()
             .flat_map(|panel| &panel.lines)
-            .map(|line| text_width(&line.label, TEXT))
+            .map(|line| text_width(&line.label, PLAIN))
             .fold(0.0, f64::max)
             .min(if columns == 1 { 200.0 } else { 90.0 });
         let (left_margin, right_margin) = (tick_width + 12.0, label_width + 50.0);
@@ -281,10 +282,10 @@ impl LineFigure {
             };
             let stop = cell_left + cell_width - 2.0;
             // Bold text is wider.
-            let title = fit(&panel.title, TEXT * 1.12, stop - frame.left);
+            let title = fit(&panel.title, BOLD, stop - frame.left);
             canvas.text(&title, (frame.left, cell_top + 16.0), Anchor::Start, BOLD);
-            let note_left = frame.left + text_width(&title, TEXT * 1.12) + 8.0;
-            if stop - note_left >= text_width(&panel.note, TEXT) {
+            let note_left = frame.left + text_width(&title, BOLD) + 8.0;
+            if stop - note_left >= text_width(&panel.note, PLAIN) {
                 canvas.text(
                     &panel.note,
                     (note_left, cell_top + 16.0),

@@ -14,8 +14,8 @@ mod network;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use axis::decades;
-pub use canvas::{LOOKS, Look};
+pub use axis::decades;
+pub use canvas::MOST_LINES;
 pub use dots::{DotColumn, DotFigure};
 pub use lines::{Line, LineFigure, Panel};
 pub use network::{NetworkFigure, Special};

@@ -1,4 +1,4 @@
-//! Statistics over several runs.
+//! Statistics of runs and samples.
 
 use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
@@ -71,6 +71,28 @@ impl Sample {
     }
 }
 
+/// The smallest of sorted values such that `percent` percent of them do not exceed it (nearest rank); `None` without
+/// values.
+pub fn percentile<T: Copy>(sorted: &[T], percent: usize) -> Option<T> {
+    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    sorted.get(rank - 1).copied()
+}
+
+/// Jain's fairness index of the rates `x_i` of `n` flows: `(sum x_i)^2 / (n sum x_i^2)`.
+///
+/// 1 if all are equal, `1/n` if one has all; `None` if there is no flow or no traffic. (Jain, Chiu,
+/// Hawe: A Quantitative Measure of Fairness and Discrimination for Resource Allocation in Shared
+/// Computer Systems, DEC-TR-301, 1984.)
+pub fn jain(rates: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let (mut n, mut sum, mut squares) = (0.0, 0.0, 0.0);
+    for x in rates {
+        n += 1.0;
+        sum += x;
+        squares += x * x;
+    }
+    (squares > 0.0).then(|| sum * sum / (n * squares))
+}
+
 fn half_width(sd: f64, n: usize) -> Option<f64> {
     let freedom = n.checked_sub(1).filter(|freedom| *freedom > 0)?;
     let t = StudentsT::new(0.0, 1.0, freedom as f64).ok()?;
@@ -108,5 +130,29 @@ mod tests {
         assert!((found - expected).abs() < 1e-2, "{found}");
         assert_eq!(sample.half_width_around(3.0), sample.half_width());
         assert_eq!(Sample::of([1.0]).half_width_around(2.0), None);
+    }
+
+    #[test]
+    fn percentiles_are_of_the_nearest_rank() {
+        let at = |percent| percentile(&[1, 2, 3, 4, 5], percent);
+        assert_eq!(
+            [0, 20, 21, 50, 99, 100].map(at),
+            [1, 1, 2, 3, 5, 5].map(Some)
+        );
+        assert_eq!(percentile::<f64>(&[], 50), None);
+    }
+
+    #[test]
+    fn jain_has_its_known_values() {
+        assert_eq!(jain([3.0, 3.0, 3.0]), Some(1.0));
+        assert_eq!(jain([1.0, 0.0, 0.0, 0.0]), Some(0.25));
+        // The paper's example: 20 dollars each for 20 of 100 people is 20 % fair.
+        let mut dollars = [0.0; 100];
+        dollars[..20].fill(20.0);
+        assert!((jain(dollars).unwrap_or_default() - 0.2).abs() < 1e-12);
+        let uneven = jain([1.0, 2.0, 3.0]).unwrap_or_default();
+        assert!((uneven - 36.0 / 42.0).abs() < 1e-12);
+        assert_eq!(jain([]), None);
+        assert_eq!(jain([0.0, 0.0]), None);
     }
 }

@@ -1,5 +1,7 @@
 //! Axes with round numbers.
 
+use crate::number::thousands;
+
 /// An axis with round steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Axis {
@@ -39,13 +41,13 @@ impl Axis {
         let last = (self.end / self.step + 1e-6).floor() as u32;
         (first..=last).map(move |index| {
             let value = f64::from(index) * self.step;
-            (value, thousands(&format!("{value:.decimals$}")))
+            (value, thousands(format!("{value:.decimals$}")))
         })
     }
 }
 
 /// Ticks for a logarithmic axis up to `most`: 1, 2, 5, 10 and so on, or powers of ten if these are too many.
-pub(crate) fn decades(least: f64, most: f64, label: fn(f64) -> String) -> Vec<(f64, String)> {
+pub fn decades(least: f64, most: f64, label: fn(f64) -> String) -> Vec<(f64, String)> {
     let (first, last) = (least.log10().floor() as i32, most.log10().ceil() as i32);
     let factors: &[f64] = if last - first <= 3 {
         &[1.0, 2.0, 5.0]
@@ -56,19 +58,6 @@ pub(crate) fn decades(least: f64, most: f64, label: fn(f64) -> String) -> Vec<(f
     let values = powers.flat_map(|power| factors.iter().map(move |factor| factor * power));
     let within = values.filter(|value| (least..=most * 1.000_001).contains(value));
     within.map(|value| (value.log10(), label(value))).collect()
-}
-
-/// Inserts thousands separators (commas) into the integer part of a number.
-pub(super) fn thousands(number: &str) -> String {
-    let (whole, rest) = number.split_at(number.find('.').unwrap_or(number.len()));
-    let mut text = String::new();
-    for (index, digit) in whole.chars().enumerate() {
-        if index > 0 && (whole.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text + rest
 }
 
 /// Moves labels apart to distances of at least `gap`, by as little as possible, within `low..=high`.

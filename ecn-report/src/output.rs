@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use crate::records::{Format, Table};
+use crate::table::{Format, Table};
 
 /// A file or folder that cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -234,20 +234,4 @@ impl Growing {
             error,
         })
     }
-}
-
-/// A table as CSV (RFC 4180, but lines end in a line feed only).
-pub fn csv<R>(rows: impl IntoIterator<Item = R>) -> String
-where
-    R: IntoIterator<Item: AsRef<[u8]>>,
-{
-    let mut writer = csv::WriterBuilder::new()
-        .flexible(true)
-        .from_writer(Vec::new());
-    for row in rows {
-        // Writing to memory cannot fail.
-        let _ = writer.write_record(row);
-    }
-    let bytes = writer.into_inner().unwrap_or_default();
-    String::from_utf8(bytes).unwrap_or_default()
 }

@@ -2,8 +2,8 @@
 
 use super::axis::Axis;
 use super::canvas::{
-    Anchor, BOLD, Canvas, GREY, GRID, INK, LOOKS, Look, Marker, NONE, PLAIN, QUIET, TEXT, WHITE,
-    WIDTH, fit, text_width,
+    Anchor, BOLD, Canvas, GREY, GRID, INK, LOOKS, Look, Marker, NONE, PLAIN, QUIET, WHITE, WIDTH,
+    fit, text_width,
 };
 
 /// One column of a [`DotFigure`]: a quantity with its value in each row.
@@ -21,27 +21,31 @@ pub struct DotColumn {
     pub reference: Option<f64>,
 }
 
+const LOOK: Look = Look {
+    marker: Marker::Circle,
+    ..LOOKS[1]
+};
+
 impl DotColumn {
     fn half_width(&self, row: usize) -> Option<f64> {
         self.half_widths.get(row).copied().flatten()
     }
 
-    /// The points with bars and numbers; `at`: x position of a value, `y`: y position of a row, if drawn.
+    /// The points with bars and numbers; `at`: x position of a value, `row_y`: y position of a row.
     fn draw_points(
         &self,
         canvas: &mut Canvas,
         at: impl Fn(f64) -> f64,
-        y: impl Fn(usize) -> Option<f64>,
+        row_y: impl Fn(usize) -> f64,
     ) {
-        let look = &LOOKS[1];
         for (row, value) in self.values.iter().enumerate() {
-            let Some(y) = y(row) else { break };
+            let y = row_y(row);
             let Some(value) = value.filter(|value| value.is_finite()) else {
                 canvas.text("–", (at(0.0) + 2.0, y), Anchor::Start, QUIET);
                 continue;
             };
             let x = at(value);
-            canvas.path(&[(at(0.0), y), (x, y)], look.color, 1.4);
+            canvas.path(&[(at(0.0), y), (x, y)], LOOK.color, 1.4);
             let mut right = x;
             if let Some(half) = self.half_width(row).filter(|half| half.is_finite()) {
                 let from = at((value - half).max(0.0));
@@ -51,16 +55,10 @@ impl DotColumn {
                     canvas.path(&[(end, y - 4.0), (end, y + 4.0)], INK, 1.4);
                 }
             }
-            canvas.marker(
-                (x, y),
-                &Look {
-                    marker: Marker::Circle,
-                    ..*look
-                },
-            );
+            canvas.marker((x, y), &LOOK);
             let number = short(value);
             // A white background keeps grid lines out of the number.
-            let width = text_width(&number, TEXT) + 2.0;
+            let width = text_width(&number, PLAIN) + 2.0;
             canvas.rectangle((right + 6.0, y - 8.0), (width, 16.0), WHITE, NONE);
             canvas.text(&number, (right + 8.0, y), Anchor::Start, PLAIN);
         }
@@ -95,14 +93,14 @@ impl DotFigure {
         let top = 56.0;
         let bottom = top + self.rows.len() as f64 * row_height + 8.0;
         let height = bottom + 28.0;
-        let widest = |text: fn(&(String, String)) -> &String, size: f64| {
+        let widest = |text: fn(&(String, String)) -> &String, style| {
             self.rows
                 .iter()
-                .map(|row| text_width(text(row), size))
+                .map(|row| text_width(text(row), style))
                 .fold(0.0, f64::max)
         };
-        let group_width = widest(|row| &row.0, TEXT * 1.12).min(140.0);
-        let name_width = widest(|row| &row.1, TEXT).min(280.0 - group_width);
+        let group_width = widest(|row| &row.0, BOLD).min(140.0);
+        let name_width = widest(|row| &row.1, PLAIN).min(280.0 - group_width);
         let left = 12.0 + group_width + 14.0 + name_width + 14.0;
         let column_width = (WIDTH - left - 6.0) / self.columns.len().max(1) as f64;
 
@@ -116,12 +114,12 @@ impl DotFigure {
                     let line_y = y - row_height / 2.0;
                     canvas.path(&[(12.0, line_y), (WIDTH - 12.0, line_y)], GRID, 1.0);
                 }
-                let text = fit(group, TEXT * 1.12, group_width);
+                let text = fit(group, BOLD, group_width);
                 canvas.text(&text, (12.0, y), Anchor::Start, BOLD);
             }
             before = Some(group);
             let at = (12.0 + group_width + 14.0, y);
-            canvas.text(&fit(name, TEXT, name_width), at, Anchor::Start, PLAIN);
+            canvas.text(&fit(name, PLAIN, name_width), at, Anchor::Start, PLAIN);
         }
         for (number, column) in self.columns.iter().enumerate() {
             let cell = left + number as f64 * column_width;
@@ -134,9 +132,9 @@ impl DotFigure {
             let axis = Axis::new(0.0, max.fold(1.0, f64::max), 2.0, true);
             let at = |value: f64| plot_left + value / axis.end * (plot_right - plot_left);
             let room = column_width - 8.0;
-            let title = fit(&column.title, TEXT * 1.12, room);
+            let title = fit(&column.title, BOLD, room);
             canvas.text(&title, (plot_left, 18.0), Anchor::Start, BOLD);
-            let unit = fit(&column.unit, TEXT, room);
+            let unit = fit(&column.unit, PLAIN, room);
             canvas.text(&unit, (plot_left, 36.0), Anchor::Start, QUIET);
             for (value, label) in axis.ticks() {
                 let x = at(value);
@@ -149,8 +147,7 @@ impl DotFigure {
                 let x = at(reference);
                 canvas.path(&[(x, top), (x, bottom)], GREY, 1.2);
             }
-            let y = |row| (row < self.rows.len()).then(|| row_y(row));
-            column.draw_points(&mut canvas, at, y);
+            column.draw_points(&mut canvas, at, row_y);
         }
         canvas.into_svg()
     }

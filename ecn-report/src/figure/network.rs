@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::canvas::{
-    Anchor, BOLD, Canvas, GREY, INK, Look, Marker, NONE, PLAIN, QUIET, TEXT, TextStyle, VERTICAL,
-    WHITE, WIDTH, fit, text_width,
+    Anchor, BOLD, Canvas, GREY, INK, Look, Marker, NONE, PLAIN, QUIET, TextStyle, VERTICAL, WHITE,
+    WIDTH, fit, text_width,
 };
 
 /// A network to draw.
@@ -80,7 +80,7 @@ struct Row {
 
 impl Row {
     fn new(labels: Vec<String>, x: Vec<f64>, slot: f64, color: &'static str) -> Self {
-        let widths = labels.iter().map(|label| text_width(label, TEXT));
+        let widths = labels.iter().map(|label| text_width(label, PLAIN));
         let widest = widths.fold(0.0, f64::max).min(140.0);
         let names = match slot {
             slot if slot >= widest + 16.0 => Names::Across,
@@ -108,7 +108,7 @@ impl Row {
             let corner = (x - self.width / 2.0, top);
             canvas.rectangle(corner, (self.width, self.height), self.color, INK);
             let middle = (*x, top + self.height / 2.0);
-            let name = fit(label, TEXT, 140.0);
+            let name = fit(label, PLAIN, 140.0);
             match self.names {
                 Names::Across => canvas.text(&name, middle, Anchor::Middle, PLAIN),
                 Names::Upwards => canvas.text(&name, middle, Anchor::Middle, VERTICAL),
@@ -294,8 +294,8 @@ impl NetworkFigure {
         let height = (hosts_top + hosts_row.height + 10.0).round();
         let mut canvas = Canvas::new((width, height), &self.title);
         canvas.text(&self.title, (left, 16.0), Anchor::Start, BOLD);
-        let beside = left + text_width(&self.title, TEXT * 1.12) + 10.0;
-        let note = fit(&self.note, TEXT, width - beside - 4.0);
+        let beside = left + text_width(&self.title, BOLD) + 10.0;
+        let note = fit(&self.note, PLAIN, width - beside - 4.0);
         canvas.text(&note, (beside, 16.0), Anchor::Start, QUIET);
         self.draw_links(&mut canvas, &layers, &rows, &tops, width);
         let bottom = rows
@@ -409,7 +409,7 @@ impl NetworkFigure {
         labels.truncate(MOST_LABELS);
         for (special, (x, y)) in labels {
             let color = if special.failed { FAILED.color } else { GREY };
-            let half = text_width(&special.label, TEXT) / 2.0 + 4.0;
+            let half = text_width(&special.label, PLAIN) / 2.0 + 4.0;
             let x = x.clamp(half, (width - half).max(half));
             beside(canvas, &special.label, (x, y), color);
         }
@@ -431,7 +431,7 @@ fn beside_at(path: &[(f64, f64)], number: usize) -> (f64, f64) {
 
 /// A label on a white background, which keeps lines out of it.
 fn beside(canvas: &mut Canvas, label: &str, (x, y): (f64, f64), color: &'static str) {
-    let half = text_width(label, TEXT) / 2.0 + 1.0;
+    let half = text_width(label, PLAIN) / 2.0 + 1.0;
     canvas.rectangle((x - half, y - 8.0), (2.0 * half, 16.0), WHITE, NONE);
     canvas.text(label, (x, y), Anchor::Middle, TextStyle { color, ..PLAIN })
 }
