@@ -1,18 +1,45 @@
 //! Compares schemes: runs the same scenario and seeds with each, and presents the results as a table, as figures and as
-//! an HTML report.
+//! an HTML report. Numbers are means over the seeds, with 95 % confidence intervals.
+//!
+//! ```
+//! use std::sync::atomic::AtomicU64;
+//!
+//! use ecn_sim::compare::Plan;
+//! use ecn_sim::fabric::{Kind, Scenario};
+//! use ecn_sim::parallel::cores;
+//!
+//! let mut incast = Scenario::of(Kind::Dumbbell);
+//! for setting in ["hosts=8", "senders=4", "flow_size=50kB"] {
+//!     incast.set_text(setting)?;
+//! }
+//! let schemes = ["none", "dcqcn:cnp_gap=4us"].map(str::to_owned);
+//! // Seeds 1 and 2, no windows; another thread could show how many runs are complete.
+//! let plan = Plan::new(&incast, &schemes, 2, &[])?;
+//! let complete = AtomicU64::new(0);
+//! let comparison = plan.run(cores(), &complete)?;
+//! for scheme in &comparison.schemes {
+//!     let (p99, ci95) = (scheme.fct_slowdown.p99, scheme.ci95.fct_slowdown_p99);
+//!     println!("{}: slowdown p99 {p99:?} ± {ci95:?}", scheme.scheme);
+//! }
+//! # assert_eq!(comparison.schemes[1].scheme, "dcqcn:cnp_gap=4us");
+//! # assert!(comparison.schemes[0].fct_slowdown.p99 > Some(1.0));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod figures;
 mod html;
 mod measures;
 mod plan;
-pub(crate) mod shares;
+pub mod shares;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests;
 
-pub(crate) use html::HEADER;
-use measures::WindowMeasures;
-pub(crate) use plan::{Compared, Plan};
+pub use figures::Figure;
+pub use html::HEADER;
+pub use measures::{Measure, Measures, WindowMeasures};
+pub use plan::{Compared, Plan};
+pub use shares::SharesComparison;
 
 use ecn_report::figure::NetworkFigure;
 use ecn_report::statistics::Sample;
@@ -29,6 +56,7 @@ use crate::experiment;
 use crate::fabric::measure::{Finished, Slowdowns, slowdowns};
 use crate::fabric::series::{self, Point, WINDOW_PACKETS};
 use crate::fabric::{Options, Report, RunError, Scenario, run};
+use crate::parallel::Panicked;
 use crate::records;
 use crate::scenario::ScenarioError;
 
@@ -52,13 +80,13 @@ pub enum CompareError {
         error: experiment::Error,
     },
     /// A run panicked.
-    #[error("a run ended in a panic")]
-    Panic,
+    #[error(transparent)]
+    Panic(#[from] Panicked),
 }
 
 /// A quantity over time, sampled in one run of a scheme.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
-pub(crate) struct Series {
+pub struct Series {
     /// The quantity, and where it was sampled.
     pub name: String,
     /// Its unit.
@@ -71,7 +99,7 @@ pub(crate) struct Series {
 /// of the flows of all runs ([`Sample::half_width_around`]), the others around the mean of the runs
 /// ([`Sample::half_width`]). With fewer than about 100 flows per run, intervals of percentiles are too narrow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize)]
-pub(crate) struct Intervals {
+pub struct Intervals {
     /// Of the median slowdown.
     pub fct_slowdown_p50: Option<f64>,
     /// Of its 95th percentile.
@@ -109,7 +137,7 @@ impl Intervals {
 
 /// Results of a scheme over all seeds.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
-pub(crate) struct Outcome {
+pub struct Outcome {
     /// Its name.
     pub scheme: String,
     /// Keys whose values differ between schemes.
@@ -151,7 +179,7 @@ pub(crate) struct Outcome {
 
 /// A comparison of schemes.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
-pub(crate) struct Comparison {
+pub struct Comparison {
     /// Name of the scenario.
     pub scenario: String,
     /// Each scheme was run with seeds from 1 to this one. Without randomness these runs are identical, and count as
@@ -166,20 +194,9 @@ pub(crate) struct Comparison {
     pub network: NetworkFigure,
 }
 
-/// A comparison, as `ecn sim compare -j` prints it.
-#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
-#[serde(untagged)]
-#[expect(dead_code, reason = "only its schema is printed")]
-pub(crate) enum Any {
-    /// A data centre: its flows.
-    Flows(Comparison),
-    /// HP's networks and bridges: shares of links.
-    Shares(shares::SharesComparison),
-}
-
 impl Plan<Scenario> {
     /// Notes on the schemes' values.
-    pub(crate) fn notes(&self) -> BTreeSet<String> {
+    pub fn notes(&self) -> BTreeSet<String> {
         let scenarios = self.schemes.iter().map(|(_, scenario)| scenario);
         scenarios.filter_map(Scenario::note).collect()
     }
@@ -189,11 +206,7 @@ impl Plan<Scenario> {
     /// # Errors
     ///
     /// A run failed; the first known failure is reported, in the order of schemes and seeds.
-    pub(crate) fn run(
-        &self,
-        threads: usize,
-        progress: &AtomicU64,
-    ) -> Result<Comparison, CompareError> {
+    pub fn run(&self, threads: usize, progress: &AtomicU64) -> Result<Comparison, CompareError> {
         let (_, first) = &self.schemes[0];
         let network = first.figure().map_err(ScenarioError::from)?;
         let results = self.results(threads, progress, |scenario, seed| {
@@ -419,7 +432,7 @@ fn table_of_runs<'a, R: Serialize + 'a>(runs: impl Iterator<Item = (&'a str, &'a
 }
 
 /// Columns of [`Comparison::rows`].
-pub(crate) const COLUMNS: [&str; 21] = [
+pub const COLUMNS: [&str; 21] = [
     "scheme",
     "runs",
     "flows_started",
@@ -444,7 +457,7 @@ pub(crate) const COLUMNS: [&str; 21] = [
 ];
 
 /// Columns of [`Comparison::rows_by_size`].
-pub(crate) const COLUMNS_BY_SIZE: [&str; 7] = [
+pub const COLUMNS_BY_SIZE: [&str; 7] = [
     "scheme",
     "from_bytes",
     "to_bytes",
@@ -459,7 +472,7 @@ const SENDERS_SHOWN: usize = 8;
 
 impl Comparison {
     /// A row of numbers per scheme, under [`COLUMNS`].
-    pub(crate) fn rows(&self) -> impl Iterator<Item = [String; 21]> {
+    pub fn rows(&self) -> impl Iterator<Item = [String; 21]> {
         let known = |value: Option<f64>| value.map_or_else(String::new, |v| v.to_string());
         self.schemes.iter().map(move |one| {
             [
@@ -489,7 +502,7 @@ impl Comparison {
     }
 
     /// A row per window and measure, a column per scheme; by sending host only if there are few.
-    pub(crate) fn windows(&self) -> Vec<Vec<String>> {
+    pub fn windows(&self) -> Vec<Vec<String>> {
         let sections = |one: &Outcome| {
             let section = |window: &WindowMeasures| {
                 let (label, mut measures) = window.section();
@@ -506,14 +519,14 @@ impl Comparison {
     }
 
     /// A row per scheme and run (and window); only one run if all seeds gave the same results.
-    pub(crate) fn runs(&self) -> Table {
+    pub fn runs(&self) -> Table {
         let runs = (self.schemes.iter())
             .flat_map(|one| one.runs.iter().map(|run| (one.scheme.as_str(), run)));
         table_of_runs(runs)
     }
 
     /// A row per scheme and group of sizes, under [`COLUMNS_BY_SIZE`].
-    pub(crate) fn rows_by_size(&self) -> impl Iterator<Item = [String; 7]> {
+    pub fn rows_by_size(&self) -> impl Iterator<Item = [String; 7]> {
         self.schemes.iter().flat_map(|one| {
             one.fct_slowdown.by_size.iter().map(|group| {
                 [

@@ -11,6 +11,8 @@ pub type Time = u64;
 
 /// Picoseconds per nanosecond.
 pub const NS: Time = 1_000;
+/// Picoseconds per microsecond.
+pub const US: Time = 1_000_000;
 /// Picoseconds per millisecond.
 pub const MS: Time = 1_000_000_000;
 

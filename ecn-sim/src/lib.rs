@@ -1,6 +1,7 @@
 //! Packet-level simulator of lossless networks and of Linux bridges.
 //!
 //! Runs without kernel support: marking and response call the same functions of `ecn-core` as the kernel programs.
+//!
 //! # Run an incast
 //!
 //! Eight hosts of a leaf-spine network send 100 kB each to one receiver, with DCQCN. Settings are documented in
@@ -21,12 +22,17 @@
 //! println!("{:?} ms, slowest: {slowest:?}", report.last_flow_end_ms);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # More than one run
+//!
+//! [`parallel`] executes runs on all cores, [`statistics`] has means and confidence intervals over seeds, and [`compare`]
+//! does both for several schemes. [`sweep`] is for grids of settings, in files and on several machines. The crate
+//! `ecn-papers` reproduces papers with this interface.
 
 #![warn(unreachable_pub)]
 
 mod bridged;
-pub mod cli;
-mod compare;
+pub mod compare;
 mod counters;
 pub mod design;
 mod endpoint;
@@ -38,11 +44,9 @@ pub mod measure;
 pub mod model;
 pub mod network;
 pub mod notifications;
-mod progress;
+pub mod parallel;
 pub mod records;
 pub mod report;
-pub mod reproduce;
-pub mod rig;
 pub mod scenario;
 mod scenario_file;
 pub mod simulation;

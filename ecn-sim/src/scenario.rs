@@ -737,7 +737,7 @@ impl Scenario {
 }
 
 /// A value as written on the command line.
-pub(crate) fn shown(value: &Value) -> String {
+pub fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),

@@ -58,7 +58,7 @@ fn run_commands(ecn: &Path) {
     session.write("ecn.toml", &config.expect("a configuration").text);
 
     for command in commands(&page, "console") {
-        let arguments = command.strip_prefix("cargo run --release -p ecn-sim -- ");
+        let arguments = command.strip_prefix("cargo run --release -p ecn-sim-cli -- ");
         let mut run = |command: &str| {
             let (code, printed) = session.run(command);
             assert_eq!(code, 0, "{command}: {printed}");

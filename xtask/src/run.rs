@@ -66,7 +66,7 @@ fn rig(args: &Args, permission: Permission) -> Result<Command> {
 
 /// Builds the simulator, and returns the command that runs the rig's scenario in it.
 fn simulator(args: &Args) -> Result<Command> {
-    let mut simulator = Command::new(built("the simulator", "ecn-sim", "ecn-sim")?);
+    let mut simulator = Command::new(built("the simulator", "ecn-sim-cli", "ecn-sim")?);
     simulator.arg("rig").args(&args.args);
     step::print(&format!(
         "HP's Fig. 1 in the simulator: {}",

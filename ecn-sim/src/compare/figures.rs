@@ -8,7 +8,7 @@ use crate::fabric::measure::OfSize;
 
 /// A figure with its file name and caption.
 #[derive(Clone, Debug)]
-pub(crate) struct Figure {
+pub struct Figure {
     /// `NAME.svg`.
     pub file: String,
     /// Description in one sentence.
@@ -28,7 +28,7 @@ fn size(bytes: f64) -> String {
 impl Comparison {
     /// All figures: means, with confidence intervals if there are several runs; the distribution of slowdowns;
     /// slowdowns by size, if flow sizes differ; samples over time; the network.
-    pub(crate) fn figures(&self) -> Vec<Figure> {
+    pub fn figures(&self) -> Vec<Figure> {
         let mut figures = Vec::new();
         if self.schemes.iter().any(|one| one.runs.len() > 1) {
             figures.push(self.means());

@@ -9,7 +9,7 @@ use super::figures::Figure;
 use super::{Comparison, Outcome};
 
 /// Columns of [`Comparison::table`].
-pub(crate) const HEADER: [&str; 12] = [
+pub const HEADER: [&str; 12] = [
     "SCHEME",
     "FLOWS",
     "SLOWDOWN 50 %",
@@ -34,7 +34,7 @@ fn with(value: String, half: Option<String>) -> String {
 
 impl Comparison {
     /// A row per scheme for display, under [`HEADER`].
-    pub(crate) fn table(&self) -> impl Iterator<Item = [String; 12]> {
+    pub fn table(&self) -> impl Iterator<Item = [String; 12]> {
         let decimal = |value: Option<f64>, half: Option<f64>| match value {
             Some(value) => with(format!("{value:.2}"), half.map(|half| format!("{half:.2}"))),
             None => "-".to_owned(),
@@ -76,7 +76,7 @@ impl Comparison {
     }
 
     /// The document.
-    pub(crate) fn html(&self, figures: &[Figure]) -> String {
+    pub fn html(&self, figures: &[Figure]) -> String {
         let mut page = Page::new(&format!("{}: schemes side by side", self.scenario));
         let seeds = match self.seeds {
             1 => "one run with seed 1".to_owned(),

@@ -10,7 +10,7 @@ use crate::records;
 
 /// A quantity over all runs.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
-pub(crate) struct Measure {
+pub struct Measure {
     /// Mean; null if a run has no value.
     pub mean: Option<f64>,
     /// Half the width of its 95 % confidence interval; null with a single run.
@@ -31,11 +31,11 @@ impl Measure {
 }
 
 /// Measures by name of the column in the table of runs.
-pub(crate) type Measures = BTreeMap<String, Measure>;
+pub type Measures = BTreeMap<String, Measure>;
 
 /// Results of a scheme in a window.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
-pub(crate) struct WindowMeasures {
+pub struct WindowMeasures {
     /// Start, ms.
     pub from_ms: f64,
     /// End, ms; a run may have ended before.
@@ -46,7 +46,7 @@ pub(crate) struct WindowMeasures {
 
 impl WindowMeasures {
     /// With a label for [`table`].
-    pub(crate) fn section(&self) -> (String, Measures) {
+    pub(super) fn section(&self) -> (String, Measures) {
         let label = format!("{}..{} ms", self.from_ms, self.to_ms);
         (label, self.measures.clone())
     }
@@ -54,13 +54,13 @@ impl WindowMeasures {
 
 /// A run's results, without its seed.
 #[derive(PartialEq)]
-pub(crate) struct Results {
+pub(super) struct Results {
     whole_run: Row,
     windows: Vec<Row>,
 }
 
 impl Results {
-    pub(crate) fn of(run: &impl Serialize) -> Self {
+    pub(super) fn of(run: &impl Serialize) -> Self {
         let run = serde_json::to_value(run).unwrap_or_default();
         let mut whole_run = records::whole_run(&run);
         let mut windows = records::rows(&run);
@@ -75,7 +75,7 @@ impl Results {
 }
 
 /// Means of all runs: over the whole run, and by window.
-pub(crate) fn means<R: Serialize>(runs: &[R]) -> (Measures, Vec<WindowMeasures>) {
+pub(super) fn means<R: Serialize>(runs: &[R]) -> (Measures, Vec<WindowMeasures>) {
     let runs: Vec<Results> = runs.iter().map(Results::of).collect();
     let whole: Vec<&Row> = runs.iter().map(|run| &run.whole_run).collect();
     let window = |number: usize| {
@@ -112,7 +112,7 @@ fn measures(runs: &[&Row]) -> Measures {
 }
 
 /// A row per section and measure, a column per scheme. `schemes`: labelled sections of each scheme, the same for all.
-pub(crate) fn table(schemes: &[Vec<(String, Measures)>]) -> Vec<Vec<String>> {
+pub(super) fn table(schemes: &[Vec<(String, Measures)>]) -> Vec<Vec<String>> {
     let sections = schemes[0].iter().enumerate();
     let rows = sections.flat_map(|(number, (label, first))| {
         let names = first.keys().filter(|name| is_of_interest(name));

@@ -1,16 +1,16 @@
 //! The runs of a comparison: one scenario per scheme, each with the same seeds.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::CompareError;
 use crate::engine::Time;
 use crate::experiment;
+use crate::parallel::in_parallel;
 use crate::scenario::{ScenarioError, dotted, shown};
 
 /// A scenario that can be run with several schemes.
-pub(crate) trait Compared: Clone + Send + Sync {
+pub trait Compared: Clone + Send + Sync {
     /// Keys that name the scheme.
     const SCHEME: &'static [&'static str];
 
@@ -44,20 +44,20 @@ pub(crate) trait Compared: Clone + Send + Sync {
 
 /// A planned comparison.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan<T> {
+pub struct Plan<T> {
     pub(super) schemes: Vec<(String, T)>,
     pub(super) seeds: u64,
     pub(super) windows: Vec<(Time, Time)>,
 }
 
 impl<T: Compared> Plan<T> {
-    /// The scenario with each scheme, and seeds from 1 on. A key that applies only to some of the schemes keeps its
-    /// default with the others.
+    /// The scenario with each scheme, seeds 1 to `seeds`, and windows from and up to these times, ps. A key that applies
+    /// only to some of the schemes keeps its default with the others.
     ///
     /// # Errors
     ///
     /// No scheme, a duplicate or unknown one, an unknown parameter, no seed, or a run that is not possible.
-    pub(crate) fn new(
+    pub fn new(
         base: &T,
         schemes: &[String],
         seeds: u64,
@@ -80,7 +80,7 @@ impl<T: Compared> Plan<T> {
     }
 
     /// Number of runs.
-    pub(crate) const fn runs(&self) -> usize {
+    pub const fn runs(&self) -> usize {
         // Both factors are far below 2^32.
         self.schemes.len() * self.seeds as usize
     }
@@ -92,10 +92,12 @@ impl<T: Compared> Plan<T> {
         progress: &AtomicU64,
         run: impl Fn(&T, u64) -> Result<R, E> + Sync,
     ) -> Result<Vec<R>, CompareError> {
-        in_parallel(self.runs(), threads, progress, |index| {
+        in_parallel(self.runs(), threads, |index| {
             let (scheme, scenario) = &self.schemes[index / self.seeds as usize];
             let seed = index as u64 % self.seeds + 1;
-            run(scenario, seed).map_err(|error| CompareError::Run {
+            let result = run(scenario, seed);
+            progress.fetch_add(1, Ordering::Relaxed);
+            result.map_err(|error| CompareError::Run {
                 scheme: scheme.clone(),
                 seed,
                 error: error.into(),
@@ -152,40 +154,4 @@ fn reset_inapplicable<T: Compared>(all: &mut [(String, T)]) -> Result<(), Compar
         }
     }
     Ok(())
-}
-
-/// Executes jobs on `threads` threads; `progress` counts them. After an error no further job starts, and the first
-/// error in job order is returned.
-fn in_parallel<T: Send>(
-    jobs: usize,
-    threads: usize,
-    progress: &AtomicU64,
-    job: impl Fn(usize) -> Result<T, CompareError> + Sync,
-) -> Result<Vec<T>, CompareError> {
-    type Done<T> = Option<Result<T, CompareError>>;
-    let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<Done<T>>> = Mutex::new((0..jobs).map(|_| None).collect());
-    let work = || {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            if index >= jobs {
-                break;
-            }
-            let result = job(index);
-            if result.is_err() {
-                next.store(jobs, Ordering::Relaxed);
-            }
-            done.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(result);
-            progress.fetch_add(1, Ordering::Relaxed);
-        }
-    };
-    std::thread::scope(|scope| {
-        let workers = (0..threads.clamp(1, jobs)).map(|_| scope.spawn(work));
-        let workers: Vec<_> = workers.collect();
-        let ends = workers.into_iter().map(|worker| worker.join());
-        ends.fold(Ok(()), Result::and)
-    })
-    .map_err(|_| CompareError::Panic)?;
-    let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    done.into_iter().flatten().collect()
 }

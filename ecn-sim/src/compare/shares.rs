@@ -15,7 +15,7 @@ use crate::scenario::{Scenario, ScenarioError};
 
 /// Results of a scheme over all seeds.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
-pub(crate) struct SharesOutcome {
+pub struct SharesOutcome {
     /// Its name.
     pub scheme: String,
     /// Keys whose values differ between schemes.
@@ -30,7 +30,7 @@ pub(crate) struct SharesOutcome {
 
 /// A comparison of schemes.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
-pub(crate) struct SharesComparison {
+pub struct SharesComparison {
     /// Name of the scenario.
     pub scenario: String,
     /// Each scheme was run with seeds from 1 to this one.
@@ -47,7 +47,7 @@ impl Plan<Scenario> {
     /// # Errors
     ///
     /// A run failed; the first known failure is reported, in the order of schemes and seeds.
-    pub(crate) fn run(
+    pub fn run(
         &self,
         threads: usize,
         progress: &AtomicU64,
@@ -155,11 +155,11 @@ fn distinct(mut runs: Vec<RunReport>) -> Vec<RunReport> {
 }
 
 /// Columns of [`SharesComparison::rows`].
-pub(crate) const COLUMNS: [&str; 6] = ["scheme", "from_ms", "to_ms", "measure", "mean", "ci95"];
+pub const COLUMNS: [&str; 6] = ["scheme", "from_ms", "to_ms", "measure", "mean", "ci95"];
 
 impl SharesComparison {
     /// A row per scheme, window and measure, under [`COLUMNS`]; those over the whole run have no times.
-    pub(crate) fn rows(&self) -> impl Iterator<Item = [String; 6]> {
+    pub fn rows(&self) -> impl Iterator<Item = [String; 6]> {
         let known = |value: Option<f64>| value.map_or_else(String::new, |v| v.to_string());
         self.schemes.iter().flat_map(move |one| {
             let windows = one.windows.iter();
@@ -184,14 +184,14 @@ impl SharesComparison {
     }
 
     /// A row per scheme, run and window.
-    pub(crate) fn runs(&self) -> Table {
+    pub fn runs(&self) -> Table {
         let runs = (self.schemes.iter())
             .flat_map(|one| one.runs.iter().map(|run| (one.scheme.as_str(), run)));
         super::table_of_runs(runs)
     }
 
     /// The table for display: a row per window (or the whole run) and measure, a column per scheme.
-    pub(crate) fn table(&self) -> Vec<Vec<String>> {
+    pub fn table(&self) -> Vec<Vec<String>> {
         let sections = |one: &SharesOutcome| {
             let whole_run = ("whole run".to_owned(), one.whole_run.clone());
             let windows = one.windows.iter().map(WindowMeasures::section);

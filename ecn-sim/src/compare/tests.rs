@@ -229,7 +229,7 @@ fn windows_are_compared() {
     let hp = crate::scenario::Scenario::hp();
     let plan = Plan::new(&hp, &schemes(&["none", "lipd/naive"]), 1, &[]).unwrap();
     let found = plan.run(1, &AtomicU64::new(0)).unwrap();
-    let marked = |measures: &measures::Measures| measures.contains_key("marked_packets_local");
+    let marked = |measures: &Measures| measures.contains_key("marked_packets_local");
     let one = &found.schemes[1];
     assert_eq!(one.windows.len(), 3);
     assert!(marked(&one.whole_run) && one.windows.iter().all(|of| !marked(&of.measures)));

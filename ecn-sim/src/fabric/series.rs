@@ -140,8 +140,8 @@ impl Series {
     }
 }
 
-/// Bytes over a time, as a rate in Gbit/s.
-pub(crate) fn gbit_per_s(bytes: u64, time: Time) -> f64 {
+/// Bytes over a time, ps, as a rate in Gb/s.
+pub fn gbit_per_s(bytes: u64, time: Time) -> f64 {
     // Bytes per picosecond, times 8e3.
     bytes as f64 * 8e3 / time as f64
 }

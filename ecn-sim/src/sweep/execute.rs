@@ -7,13 +7,14 @@ use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 use toml::Table;
 
 use super::{MANIFEST, Manifest, Shard, Sweep, SweepError, one_line};
 use crate::experiment::Report;
+use crate::parallel::in_parallel;
 
 /// A record in its file, one per line.
 #[derive(Serialize)]
@@ -310,38 +311,27 @@ impl<'a> Job<'a> {
     /// The file can no longer be written; its contents remain valid.
     pub fn run(self, threads: usize, progress: &AtomicU64) -> Result<Summary, SweepError> {
         let start = Instant::now();
-        let next = AtomicUsize::new(0);
         let shared = Mutex::new((Some(self.file), self.failures));
-        let work = || -> io::Result<()> {
-            while let Some(&index) = self.left.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let (line, error) = self.sweep.record(index);
-                let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
-                let Some(file) = &mut shared.0 else { break };
-                if let Err(error) = file.write_all(line.as_bytes()) {
-                    // Nothing may be written after an incomplete line.
-                    shared.0 = None;
-                    return Err(error);
-                }
-                shared.1.extend(error.map(|error| (index, error)));
-                progress.fetch_add(1, Ordering::Relaxed);
-            }
-            Ok(())
-        };
-        let threads = threads.clamp(1, self.left.len().max(1));
-        let results: Vec<io::Result<()>> = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-            let panicked = |_| Err(io::Error::other("a run ended in a panic"));
-            let join = |worker: std::thread::ScopedJoinHandle<'_, _>| {
-                worker.join().unwrap_or_else(panicked)
+        in_parallel(self.left.len(), threads, |job| {
+            let index = self.left[job];
+            let (line, error) = self.sweep.record(index);
+            let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(file) = &mut shared.0 else {
+                return Ok(());
             };
-            workers.into_iter().map(join).collect()
-        });
-        if let Some(error) = results.into_iter().find_map(Result::err) {
-            return Err(SweepError::Io {
-                file: self.path,
-                error,
-            });
-        }
+            if let Err(error) = file.write_all(line.as_bytes()) {
+                // Nothing may be written after an incomplete line.
+                shared.0 = None;
+                return Err(error);
+            }
+            shared.1.extend(error.map(|error| (index, error)));
+            progress.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        })
+        .map_err(|error| SweepError::Io {
+            file: self.path.clone(),
+            error,
+        })?;
         let (_, mut failures) = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
         failures.sort();
         let first_failure = failures

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use ecn_core::marking::{MarkAt, Marking};
 use ecn_core::response::Function;
-use ecn_sim::engine::{Calendar, Event, Heap, Lanes, Queue, Scheduler, Time, WORD};
+use ecn_sim::engine::{Calendar, Event, Heap, Lanes, Queue, Scheduler, Time, US, WORD};
 use ecn_sim::measure::Record;
 use ecn_sim::model::{
     Arbitration, Bypass, BypassCounts, Counting, Crossbar, Forwarding, MarkIn, Model,
@@ -17,7 +17,6 @@ use ecn_units::{DurationText, Every, Fraction, Rate, Round};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-const US: Time = 1_000_000;
 /// Length of a run. Slow links carry a few packets in it, fast ones a hundred.
 const DURATION: Time = 120 * US;
 const STEP: Time = 10 * US;

@@ -11,7 +11,7 @@ use crate::{agent, datapath, net, rig};
 use super::key::KeyError;
 use super::table::SelectError;
 
-pub(crate) use ecn_sim::cli::{DONE, Error as Failure, FAILED, LACKING, USAGE};
+pub(crate) use ecn_sim_cli::{DONE, Error as Failure, FAILED, LACKING, USAGE};
 
 /// The exit code for an error: that of the first cause that has one.
 pub(super) fn code(error: &anyhow::Error) -> u8 {

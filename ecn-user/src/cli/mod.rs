@@ -71,9 +71,9 @@ enum Command {
     Clean(clean::CleanArgs),
     /// Simulate lossless networks with the same marking and response
     #[command(subcommand)]
-    Sim(ecn_sim::cli::Sim),
+    Sim(ecn_sim_cli::Sim),
     /// Find the increase function for a decrease function, with HP's design method
-    Design(ecn_sim::cli::design::DesignArgs),
+    Design(ecn_sim_cli::design::DesignArgs),
     /// Send and receive the rig's traffic, as the parent process requests on standard input
     #[command(hide = true)]
     Traffic,
@@ -109,8 +109,8 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Schema(args) => schema::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Clean(args) => clean::run(args),
-        Command::Sim(sim) => Ok(ecn_sim::cli::run(sim)?),
-        Command::Design(args) => Ok(ecn_sim::cli::design::run(args)?),
+        Command::Sim(sim) => Ok(ecn_sim_cli::run(sim)?),
+        Command::Design(args) => Ok(ecn_sim_cli::design::run(args)?),
         Command::Traffic => Ok(traffic::main_traffic()?),
     }
 }

@@ -15,8 +15,8 @@ use crate::rig::args::{self, HostArgs, RigArgs};
 use crate::rig::run::{Plan, Progress};
 use crate::rig::topology::{self, Counters, DEFAULT_PREFIX, HOST_DEVICE, Host, Topology};
 use ecn_report::terminal::{plain_table, table_text};
-use ecn_sim::rig::args::CONGESTION_CONTROL;
-use ecn_sim::rig::report;
+use ecn_sim_cli::rig::args::CONGESTION_CONTROL;
+use ecn_sim_cli::rig::report;
 
 use super::exit::{Failure, print, print_json};
 use super::require_root;

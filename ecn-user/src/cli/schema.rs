@@ -3,7 +3,7 @@
 //! They describe the output: keys that are always present are required, and unknown keys are refused.
 
 use clap::Args;
-use ecn_sim::cli::{SchemaOf, schema_of};
+use ecn_sim_cli::{SchemaOf, schema_of};
 use schemars::Schema;
 use schemars::generate::SchemaSettings;
 use schemars::transform::transform_subschemas;
@@ -41,7 +41,7 @@ const SCHEMAS: [(&str, SchemaOf); 15] = [
     ("port show", schema_of::<Vec<PortRow>>),
     ("reload", schema_of::<reload::Outcome>),
     ("rig down", schema_of::<Vec<String>>),
-    ("rig run", schema_of::<ecn_sim::rig::report::Report>),
+    ("rig run", schema_of::<ecn_sim_cli::rig::report::Report>),
     ("rig show", schema_of::<rig::Shown>),
     ("rig up", schema_of::<rig::Shown>),
     ("run --check", schema_of::<Checked>),
@@ -51,7 +51,7 @@ const SCHEMAS: [(&str, SchemaOf); 15] = [
 ];
 
 fn all() -> impl Iterator<Item = (&'static str, SchemaOf)> {
-    SCHEMAS.into_iter().chain(ecn_sim::cli::SCHEMAS)
+    SCHEMAS.into_iter().chain(ecn_sim_cli::SCHEMAS)
 }
 
 /// Commands that print JSON documents with a schema.

@@ -1,6 +1,6 @@
 //! Converts the arguments of `ecn rig` to a plan and a configuration.
 
-pub use ecn_sim::rig::args::{HostArgs, Offload, Phases, RigArgs, Traffic};
+pub use ecn_sim_cli::rig::args::{HostArgs, Offload, Phases, RigArgs, Traffic};
 
 use crate::config::{Bcn, Bridge, Config, ConfigError, Echo, Qcn, Response};
 use crate::rig::run::Plan;
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
     use crate::config::{Function, Marking};
     use clap::Parser;
-    use ecn_sim::rig::PhasePlan;
+    use ecn_sim_cli::rig::PhasePlan;
 
     #[derive(Parser)]
     struct Command {
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn parameters_reach_the_rig_and_its_twin() {
         let args = parse("--marking bcn --bcn w=1,gd=1/256 --qcn stages=4").unwrap();
-        let twin = ecn_sim::rig::scenario(&args).unwrap().model;
+        let twin = ecn_sim_cli::rig::scenario(&args).unwrap().model;
         let (bcn, qcn) = Plan::from(&args).notifications;
         assert_eq!((&twin.bcn, &twin.qcn), (&bcn, &qcn));
         assert_eq!((bcn.w, bcn.gd.to_string()), (1, "1/256".to_owned()));

@@ -2,7 +2,7 @@
 
 pub mod args;
 mod cpu;
-pub use ecn_sim::rig::report;
+pub use ecn_sim_cli::rig::report;
 pub mod pm_qos;
 pub mod rtt;
 pub mod run;

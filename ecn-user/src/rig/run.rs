@@ -25,7 +25,7 @@ use super::{
 use ecn_core::{abi::Count, packet::protocol};
 use ecn_report::statistics::jain;
 use ecn_sim::fabric::cc::{bcn::BcnParameters, qcn::QcnParameters};
-use ecn_sim::rig::PhasePlan;
+use ecn_sim_cli::rig::PhasePlan;
 
 use crate::{
     agent::{self, Agent, Options, enforce::lock, state::Lock},

@@ -677,7 +677,7 @@ mod tests {
         let tests = |parts: Vec<Selection>| -> Vec<_> {
             parts.into_iter().map(|part| part.tests).collect()
         };
-        assert_eq!(tests(selection.divided(1)), [names.clone()]);
+        assert_eq!(tests(selection.divided(1)), vec![names.clone()]);
         let [even, odd] = [0, 1].map(|first| names.iter().skip(first).step_by(2).cloned());
         let halves: [Vec<_>; 2] = [even.collect(), odd.collect()];
         assert_eq!(tests(selection.divided(2)), halves);

@@ -425,11 +425,10 @@ impl DcqcnFlow {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
+    use crate::engine::US;
     use proptest::prelude::*;
     use rand::{Rng as _, SeedableRng as _};
     use rand_pcg::Pcg64Mcg;
-
-    const US: Time = 1_000 * NS;
 
     /// The paper's parameters, for 40 Gb/s.
     fn rules(line: &str) -> DcqcnRules {

@@ -319,12 +319,11 @@ impl QcnFlow {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
+    use crate::engine::{MS, US};
     use crate::fabric::cc::tests::{packet, queue_view, switches};
     use crate::fabric::packet::NONE;
     use proptest::prelude::*;
 
-    const US: Time = 1_000 * NS;
-    const MS: Time = 1_000 * US;
     /// 10 Gb/s.
     const LINE: u64 = 1_250_000_000;
     /// 5 Mb/s and 50 Mb/s.

@@ -275,9 +275,9 @@ impl TimelyFlow {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
+    use crate::engine::US;
     use proptest::prelude::*;
 
-    const US: Time = 1_000 * NS;
     /// 10 Gb/s.
     const LINE: f64 = 1_250_000_000.0;
     /// `delta`: 10 Mb/s.
