@@ -25,9 +25,9 @@
 //!
 //! # More than one run
 //!
-//! [`parallel`] executes runs on all cores, [`statistics`] has means and confidence intervals over seeds, and [`compare`]
-//! does both for several schemes. [`sweep`] is for grids of settings, in files and on several machines. The crate
-//! `ecn-papers` reproduces papers with this interface.
+//! [`parallel`] executes runs on all cores, [`ecn_report::statistics`] has means and confidence intervals over seeds,
+//! and [`compare`] does both for several schemes. [`sweep`] is for grids of settings, in files and on several machines.
+//! The crate `ecn-papers` reproduces papers with this interface.
 
 #![warn(unreachable_pub)]
 

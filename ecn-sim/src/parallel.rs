@@ -3,7 +3,7 @@
 //! ```
 //! use ecn_sim::fabric::{Kind, Options, Scenario, run};
 //! use ecn_sim::parallel::{cores, in_parallel};
-//! use ecn_sim::statistics::Sample;
+//! use ecn_report::statistics::Sample;
 //!
 //! let mut incast = Scenario::of(Kind::Dumbbell);
 //! for setting in ["hosts=8", "senders=4", "flow_size=50kB", "scheme=bcn"] {
