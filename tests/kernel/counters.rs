@@ -113,8 +113,8 @@ fn drops_match_the_kernels() {
     assert_eq!(u64::from(kernel.drops), port.dropped);
     let left = kernel.packets - before.packets;
     assert_eq!(port.arrived, left + port.dropped);
-    // See [`Running::all_left`].
-    assert!(port.repaired * 100 <= port.departed, "{port:?}");
+    // See [`Running::all_left`]: of the departures and drops, some are missed on a busy machine.
+    assert!(port.repaired * 100 <= port.arrived, "{port:?}");
     assert!((port.departed..=port.departed + port.repaired).contains(&left));
 }
 

