@@ -80,7 +80,7 @@ pub fn percentile<T: Copy>(sorted: &[T], percent: usize) -> Option<T> {
 
 /// Jain's fairness index of the rates `x_i` of `n` flows: `(sum x_i)^2 / (n sum x_i^2)`.
 ///
-/// 1 if all are equal, `1/n` if one has all; `None` if there is no flow or no traffic. (Jain, Chiu,
+/// 1 if all are equal, `1/n` if one has all; `None` without flows or traffic. (Jain, Chiu,
 /// Hawe: A Quantitative Measure of Fairness and Discrimination for Resource Allocation in Shared
 /// Computer Systems, DEC-TR-301, 1984.)
 pub fn jain(rates: impl IntoIterator<Item = f64>) -> Option<f64> {

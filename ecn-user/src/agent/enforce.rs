@@ -95,7 +95,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 const UNFIT: usize = 1024;
 /// Interval between reviews of limited flows.
 const REVIEW: Duration = Duration::from_millis(250);
-/// Longest sleep while nothing is limited: `stop` and changed flags are polled.
+/// Longest sleep while nothing is limited: `stop` is polled, and progress is recorded.
 const IDLE: Duration = Duration::from_millis(100);
 /// Longest time between heartbeats.
 const LONGEST_INTERVAL: Duration = Duration::from_millis(125);
