@@ -3,7 +3,7 @@
 //! The tests run once, for any machine. `cargo xtask bench twin` also runs the ignored ones, which compare all rows, as
 //! medians of several runs, with a bound for a quiet machine.
 
-use std::{fmt::Write as _, path::Path};
+use std::path::Path;
 
 use ecn_tests::{
     ecn_or_skip, kernel_test, note,
@@ -126,32 +126,38 @@ fn medians<const N: usize>(runs: &[[f64; N]]) -> [f64; N] {
     })
 }
 
-/// Compares the medians of these runs of each row.
-fn compare(rows: &[Row], runs: usize, bound: f64) {
-    let ecn = ecn_or_skip!();
-    let _alone = alone();
-    let mut table = format!("{:<34}", "marking");
-    for share in SHARES {
-        let _ = write!(table, "{share:>16}");
-    }
-    table += "   (rig, twin)\n";
+/// Prints both sides of each row: the medians of its runs, and the simulation.
+fn compare<const N: usize>(
+    columns: [&str; N],
+    rows: impl Iterator<Item = (String, Vec<[f64; N]>, [f64; N])>,
+    bound: f64,
+) {
+    let line = |name: &str, cells: [String; N]| {
+        let cells = cells.map(|cell| format!("{cell:>16}"));
+        format!("{name:<34}{}\n", cells.concat())
+    };
+    let mut table = line("measured, simulated", columns.map(str::to_owned));
     let mut far = Vec::new();
-    for row in rows {
-        let twin = row.simulated(&ecn);
-        let seen: Vec<_> = (0..runs).map(|_| row.rig(&ecn)).collect();
-        let rig = medians(&seen);
-        let name = row.name();
-        let _ = write!(table, "{name:<34}");
-        for (rig, twin) in rig.iter().zip(&twin) {
-            let _ = write!(table, "{:>16}", format!("{rig:.3}, {twin:.3}"));
-        }
-        table.push('\n');
-        if rig.iter().zip(&twin).any(|(a, b)| (a - b).abs() >= bound) {
+    for (name, runs, simulated) in rows {
+        let measured = medians(&runs);
+        let pairs: [_; N] = std::array::from_fn(|n| (measured[n], simulated[n]));
+        table += &line(&name, pairs.map(|(a, b)| format!("{a:.3}, {b:.3}")));
+        if pairs.iter().any(|(a, b)| (a - b).abs() >= bound) {
             far.push(name);
         }
     }
     note(&table);
     assert!(far.is_empty(), "not within {bound}: {far:?}\n{table}");
+}
+
+fn compare_rigs(rows: &[Row], runs: usize, bound: f64) {
+    let ecn = ecn_or_skip!();
+    let _alone = alone();
+    let compared = rows.iter().map(|row| {
+        let runs = (0..runs).map(|_| row.rig(&ecn)).collect();
+        (row.name(), runs, row.simulated(&ecn))
+    });
+    compare(SHARES, compared, bound);
 }
 
 const PACKETS: (&str, &str) = ("round", "packets");
@@ -161,7 +167,7 @@ const FRACTIONAL: (&str, &str) = ("round", "fractional");
 #[test]
 fn shares_match_the_rig() {
     kernel_test!();
-    compare(&[Row::echo("input-output", &[FRACTIONAL])], 1, NEAR);
+    compare_rigs(&[Row::echo("input-output", &[FRACTIONAL])], 1, NEAR);
 }
 
 #[test]
@@ -183,7 +189,7 @@ fn every_marking_matches_the_rig() {
             ..Row::backward("bcn", &[])
         },
     ];
-    compare(&rows, RUNS, NEAR_QUIET);
+    compare_rigs(&rows, RUNS, NEAR_QUIET);
 }
 
 /// Packets in the port's queue.
@@ -231,39 +237,19 @@ fn simulated_bridge(ecn: &Path, settings: &[&str]) -> Bridge {
 /// Rows of the benchmark, with the simulator's settings.
 type BridgeRow<'a> = (&'a str, &'a [&'a str]);
 
-/// Compares the medians of these runs of each row with the simulator.
 fn compare_bridges(rows: &[BridgeRow], runs: usize, bound: f64) {
     let ecn = ecn_or_skip!();
     let _alone = alone();
     // Where a timer is later than HTB's burst the port loses some per cent of its rate, independent of control.
     let full = bench::outcome("udp-10", "none", &ecn, WARM_UP + SECONDS);
     let full = mbit_per_s(&full.expect("a run"));
-    let mut table = format!(
-        "{:<16}{:>16}{:>16}{:>16}   (bridge, simulator; a full port carries {full:.1} Mbit/s)\n",
-        "row", "goodput", "other host", "queue"
-    );
-    let mut far = Vec::new();
-    for (row, settings) in rows {
-        let simulated = simulated_bridge(&ecn, settings);
-        let seen: Vec<_> = (0..runs)
-            .map(|_| seen_on_a_bridge(&ecn, row, full))
-            .collect();
-        let seen = medians(&seen);
-        let _ = write!(table, "{row:<16}");
-        for (seen, simulated) in seen.iter().zip(&simulated) {
-            let _ = write!(table, "{:>16}", format!("{seen:.3}, {simulated:.3}"));
-        }
-        table.push('\n');
-        if seen
-            .iter()
-            .zip(&simulated)
-            .any(|(a, b)| (a - b).abs() >= bound)
-        {
-            far.push(row);
-        }
-    }
-    note(&table);
-    assert!(far.is_empty(), "not within {bound}: {far:?}\n{table}");
+    note(&format!("a full port carries {full:.1} Mbit/s"));
+    let compared = rows.iter().map(|(row, settings)| {
+        let runs = (0..runs).map(|_| seen_on_a_bridge(&ecn, row, full));
+        let runs = runs.collect();
+        ((*row).to_owned(), runs, simulated_bridge(&ecn, settings))
+    });
+    compare(["goodput", "other host", "queue"], compared, bound);
 }
 
 const MIXED: BridgeRow = ("mixed-udp-udp", &["hosts=4", "others=1"]);
