@@ -8,7 +8,7 @@
 
 mod cursor;
 
-pub use cursor::{Pass, Read, Transport, addresses, parse, transport};
+pub use cursor::{Buffer, Pass, Read, Transport, addresses, parse, ports, transport};
 
 /// Ethernet header, bytes.
 pub const ETHERNET: usize = 14;

@@ -137,9 +137,12 @@ fn sample(p: &Packet) -> Option<()> {
     let waiting = unsafe { read_volatile(&raw const (*bridge).switch.ports[slot].cnt1) };
     let sampling = &policy.sampling;
     let sample = with_lock!(point, point as point => point.sample(sampling, n, bytes, waiting))?;
-    let key = key(p, &ip)?;
+    let mut flow = Key::default();
+    if !key(p, &ip, &mut flow) {
+        return None;
+    }
     let now = now();
-    let tag = Quoted::tag(policy.point(slot as u8), key.hash());
+    let tag = Quoted::tag(policy.point(slot as u8), flow.hash());
     let entry = ECN_TAGGED.get_ptr_mut(tag.place)?;
     // SAFETY: a word of a map value, which other CPUs may write.
     let tagged = tag.is_tagged(unsafe { read_volatile(entry) }, now);
@@ -158,7 +161,7 @@ fn sample(p: &Packet) -> Option<()> {
     }
     if falls && control()?.flags & abi::TRACE_LATENCY != 0 {
         // Keeps the oldest unanswered notification, as for marks.
-        let _ = ECN_MARKED.insert(key, now, 1 /* BPF_NOEXIST */);
+        let _ = ECN_MARKED.insert(&flow, now, 1 /* BPF_NOEXIST */);
     }
     clone_back(
         raw(&p.ctx),

@@ -51,7 +51,7 @@ pub fn classify(p: &Packet, key: &mut Key) -> Option<Classified> {
     Some(Classified {
         ip,
         tcp: t.tcp,
-        data: t.tcp().is_none() || ip.upper_len() > t.header_len,
+        data: p.is_below(t.header_len, ip.upper_len()) | p.is_below(t.tcp.header_len, 1),
         headers: ip.upper() + t.header_len,
     })
 }

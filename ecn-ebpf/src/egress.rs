@@ -29,10 +29,8 @@ use crate::{
 pub fn egress(ctx: TcContext) -> Option<i32> {
     let control = control()?;
     let endpoint = ECN_ENDPOINT.get(endpoint_number(&ctx))?;
-    let echo =
-        field!(&ctx, mark) == ECHO_MARK && field!(&ctx, ingress_ifindex) == field!(&ctx, ifindex);
     let active = endpoint.flags & (abi::CONTROL_FLOWS | abi::ECHO) != 0;
-    if !echo && (control.flags & abi::BYPASS != 0 || !active) {
+    if (control.flags & abi::BYPASS != 0 || !active) && !is_echo(&ctx) {
         return None;
     }
     set_shaper(&ctx, endpoint.shaper);
@@ -40,7 +38,7 @@ pub fn egress(ctx: TcContext) -> Option<i32> {
     let p = Packet::new(ctx);
     let mut key = Key::default();
     let c = classify(&p, &mut key)?;
-    if echo {
+    if is_echo(&p.ctx) {
         return Some(send_echo(&p, &c, &key, endpoint));
     }
     if c.ip.protocol as u32 == endpoint.echo.protocol {
@@ -48,6 +46,12 @@ pub fn egress(ctx: TcContext) -> Option<i32> {
     }
     tcp_events(&p, &c, &mut key, endpoint, control)?;
     send_data(&p, &c, &mut key, endpoint, control.valid_until_ns)
+}
+
+/// Whether a packet is a clone that becomes an echo.
+#[inline(always)]
+fn is_echo(ctx: &TcContext) -> bool {
+    field!(ctx, mark) == ECHO_MARK && field!(ctx, ingress_ifindex) == field!(ctx, ifindex)
 }
 
 /// Turns a clone into an echo and sends it. If that fails, the clone is dropped: it must not be sent back as it is.

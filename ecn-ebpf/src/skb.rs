@@ -1,18 +1,20 @@
 //! Access to packets for which `aya_ebpf` has no functions.
 
+use core::{arch::asm, ffi::c_void, mem::MaybeUninit};
+
 use aya_ebpf::{
     EbpfContext as _,
     bindings::{__sk_buff, BPF_F_RECOMPUTE_CSUM},
     helpers::{
-        bpf_l3_csum_replace, bpf_probe_read_kernel_buf, bpf_redirect, bpf_skb_ecn_set_ce,
-        bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_store_bytes,
+        bpf_l3_csum_replace, bpf_probe_read_kernel, bpf_redirect, bpf_skb_ecn_set_ce,
+        bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_store_bytes, generated,
     },
     programs::TcContext,
 };
 use ecn_core::{
     abi::Count,
     flow::Key,
-    packet::{self, ETHERNET, IPV6, Ip, Pass, Read, Transport},
+    packet::{self, Buffer, ETHERNET, IPV6, Ip, Pass, Read, Transport},
 };
 
 use crate::maps::{ECN_TAIL, count};
@@ -47,11 +49,12 @@ pub(crate) use field;
 
 #[inline(always)]
 pub fn load<const N: usize>(ctx: &TcContext, offset: u32) -> Option<[u8; N]> {
-    let mut b = [0u8; N];
-    // SAFETY: writes N bytes to b, or zeros them and fails.
+    let mut bytes = MaybeUninit::<[u8; N]>::uninit();
+    // SAFETY: writes N bytes, zeros if it fails.
     let ret =
-        unsafe { bpf_skb_load_bytes(raw(ctx).cast(), offset, b.as_mut_ptr().cast(), N as u32) };
-    if ret == 0 { Some(b) } else { None }
+        unsafe { bpf_skb_load_bytes(raw(ctx).cast(), offset, bytes.as_mut_ptr().cast(), N as u32) };
+    // SAFETY: written.
+    (ret == 0).then(|| unsafe { bytes.assume_init() })
 }
 
 #[inline(always)]
@@ -101,29 +104,39 @@ impl Read for Bytes {
     }
 
     #[inline(always)]
-    fn read(&self, at: u32, to: &mut [u8]) -> bool {
-        if self.read_linear(at, to) {
-            return true;
-        }
-        // SAFETY: writes at most the length of `to`.
-        unsafe {
-            bpf_skb_load_bytes(self.0.cast(), at, to.as_mut_ptr().cast(), to.len() as u32) == 0
-        }
+    fn read<'a, const N: usize>(&self, at: u32, to: &'a mut Buffer<N>) -> Option<&'a [u8; N]> {
+        let fill = |to| {
+            self.read_linear::<N>(at, to)
+                // SAFETY: writes N bytes.
+                || unsafe { bpf_skb_load_bytes(self.0.cast(), at, to.cast(), N as u32) == 0 }
+        };
+        // SAFETY: each of the two writes N bytes, or fails.
+        unsafe { to.filled(fill) }
     }
 
     #[inline(always)]
     fn opaque(&self, word: u64) -> u64 {
-        opaque(word, self.zero())
+        let mut hidden = word;
+        // SAFETY: tc programs may write and read cb[2] and cb[3].
+        unsafe {
+            asm!(
+                "*(u64 *)({ctx} + 56) = {word}",
+                "{word} = *(u64 *)({ctx} + 56)",
+                ctx = in(reg) self.0,
+                word = inout(reg) hidden,
+            );
+        }
+        hidden
     }
 }
 
 impl Bytes {
     /// Headers are nearly always in the linear part of a packet, which is read directly: the helper takes 15 ns.
     #[inline(always)]
-    fn read_linear(&self, at: u32, to: &mut [u8]) -> bool {
+    fn read_linear<const N: usize>(&self, at: u32, to: *mut u8) -> bool {
         // Compares a copy: from `at` itself the verifier would learn a bound, and keep two states where both paths
         // merge.
-        let at = opaque(at.into(), self.zero()) as u32;
+        let at = self.opaque(at.into()) as u32;
         if at > FARTHEST {
             return false;
         }
@@ -136,35 +149,36 @@ impl Bytes {
         let from = data + at as usize;
         // One byte more than needed: with a length of one the compiler turns `>` into `>=`, from which the verifier
         // derives no bound.
-        if from + to.len() >= end {
+        if from + N >= end {
             return false;
         }
         let mut i = 0;
-        while i < to.len() {
+        while i < N {
             // Volatile, so that the byte is read here and not where it is used: the compiler would keep the pointer
             // until then in a register that, on another path, holds a number.
-            // SAFETY: within the packet, as just compared.
-            to[i] = unsafe { core::ptr::read_volatile((from + i) as *const u8) };
+            // SAFETY: within the packet, as just compared; `to` has N bytes.
+            unsafe { *to.add(i) = core::ptr::read_volatile((from + i) as *const u8) };
             i += 1;
         }
         true
-    }
-
-    /// Zero, but unknown to compiler and verifier: the xor of two reads of one field.
-    #[inline(always)]
-    fn zero(&self) -> u32 {
-        // SAFETY: the context outlives the program; tc programs may read this field.
-        unsafe {
-            let mark = &raw const (*self.0).mark;
-            core::ptr::read_volatile(mark) ^ core::ptr::read_volatile(mark)
-        }
     }
 }
 
 /// The same word, hidden from the verifier. `zero` must be 0.
 #[inline(always)]
 pub fn opaque(word: u64, zero: u32) -> u64 {
-    word ^ (zero as u64 | (zero as u64) << 32)
+    let mut hidden = word;
+    // In assembly, which stays in its place: the compiler would move the operation to where its result is used.
+    // SAFETY: changes a register.
+    unsafe {
+        asm!(
+            "{hidden} ^= {zero}",
+            hidden = inout(reg) hidden,
+            zero = in(reg) zero as u64 | (zero as u64) << 32,
+            options(nomem, nostack),
+        );
+    }
+    hidden
 }
 
 /// Counts malformed packets.
@@ -198,10 +212,16 @@ impl Packet {
         Bytes(raw(&self.ctx))
     }
 
+    /// Whether `a < b`, without a branch, which would double the verifier's paths.
+    #[inline(always)]
+    pub fn is_below(&self, a: u32, b: u32) -> bool {
+        self.bytes().opaque((a as u64).wrapping_sub(b.into())) >> 63 != 0
+    }
+
     /// See [`opaque`].
     #[inline(always)]
     pub fn zero(&self) -> u32 {
-        self.bytes().zero()
+        self.bytes().opaque(0) as u32
     }
 
     /// Writes the addresses, see [`packet::addresses`].
@@ -213,7 +233,14 @@ impl Packet {
     /// Reads the transport header, see [`packet::transport`].
     #[inline(always)]
     pub fn transport(&self, ip: &Ip) -> Option<Transport> {
-        parsed(packet::transport(&self.bytes(), ip))
+        let t = parsed(packet::transport(&self.bytes(), ip))?;
+        Some(t.opaque(&self.bytes()))
+    }
+
+    /// See [`packet::ports`].
+    #[inline(always)]
+    pub fn ports(&self, ip: &Ip) -> Option<(u16, u16)> {
+        packet::ports(&self.bytes(), ip)
     }
 
     /// Segments of a super-packet; 1 for an ordinary one.
@@ -304,12 +331,13 @@ impl Read for Linear {
     }
 
     #[inline(always)]
-    fn read(&self, at: u32, to: &mut [u8]) -> bool {
-        if at + to.len() as u32 > self.linear {
-            return false;
+    fn read<'a, const N: usize>(&self, at: u32, to: &'a mut Buffer<N>) -> Option<&'a [u8; N]> {
+        if at + N as u32 > self.linear {
+            return None;
         }
-        // SAFETY: the helper checks the address.
-        unsafe { bpf_probe_read_kernel_buf((self.start + at as u64) as *const u8, to).is_ok() }
+        let from = (self.start + at as u64) as *const c_void;
+        // SAFETY: the helper checks the address, and writes N bytes.
+        unsafe { to.filled(|to| generated::bpf_probe_read_kernel(to.cast(), N as u32, from) == 0) }
     }
 
     #[inline(always)]
@@ -321,8 +349,6 @@ impl Read for Linear {
 /// Reads kernel memory that has no BTF type.
 #[inline(always)]
 pub fn kernel<const N: usize>(address: u64) -> Option<[u8; N]> {
-    let mut b = [0u8; N];
     // SAFETY: the helper checks the address.
-    unsafe { bpf_probe_read_kernel_buf(address as *const u8, &mut b) }.ok()?;
-    Some(b)
+    unsafe { bpf_probe_read_kernel(address as *const [u8; N]) }.ok()
 }

@@ -348,8 +348,8 @@ fn apply_decision(
     if decision & DROP != 0 {
         return Some(SHOT);
     }
-    if decision & MARK != 0 {
-        mark_enqueued(p, ip, flags, c);
+    if decision & MARK != 0 && mark_enqueued(p, ip, c) != 0 {
+        trace_latency(p, ip, flags);
     }
     // Only sources behind a port of the bridge can be notified.
     if d.role & abi::ROLE_SAMPLES != 0 && (c.ports >> 32) as u8 != HOST {
@@ -407,13 +407,13 @@ pub extern "C" fn ecn_trace_enqueue(
     0
 }
 
-/// Marks an enqueued packet in its ECN field, by a backward message, or both.
+/// Marks an enqueued packet in its ECN field, by a backward message, or both. Returns 1 if it is marked, else 0.
 #[inline(never)]
-fn mark_enqueued(p: &Packet, ip: &Ip, flags: u32, c: &PackedPacket) {
+fn mark_enqueued(p: &Packet, ip: &Ip, c: &PackedPacket) -> u32 {
     let (bridge, n) = (c.ports as u32, c.source as u32);
     let feedback = backward::feedback(bridge);
     let in_packet = feedback != Feedback::Backward as u32 && ip.markable();
-    mark(p, ip, flags, n, in_packet);
+    let marked = mark(p, ip, n, in_packet);
     if feedback != Feedback::Echo as u32 {
         backward::send(p, bridge, (c.ports >> 40) as u8, n, in_packet);
     }
@@ -426,34 +426,50 @@ fn mark_enqueued(p: &Packet, ip: &Ip, flags: u32, c: &PackedPacket) {
         (c.ports >> 40) as u8,
         c.source as u32
     );
+    marked.into()
 }
 
 #[inline(always)]
-fn mark(p: &Packet, ip: &Ip, flags: u32, n: u32, in_packet: bool) {
-    if in_packet && !p.mark(ip) {
-        count(Count::MarkFailed, n as u64);
-        return;
-    }
-    count(Count::Marked, n as u64);
-    if flags & abi::TRACE_LATENCY != 0
-        && let Some(key) = key(p, ip)
-    {
-        // Keeps the oldest unanswered mark.
-        let _ = ECN_MARKED.insert(key, now(), 1 /* BPF_NOEXIST */);
-    }
-}
-
-/// The packet's flow key, without an endpoint number.
-#[inline(always)]
-pub fn key(p: &Packet, ip: &Ip) -> Option<flow::Key> {
-    let t = p.transport(ip)?;
-    let mut key = flow::Key {
-        protocol: ip.protocol,
-        src_port: t.src_port,
-        dst_port: t.dst_port,
-        ..flow::Key::default()
+fn mark(p: &Packet, ip: &Ip, n: u32, in_packet: bool) -> bool {
+    let marked = !in_packet || p.mark(ip);
+    let counter = if marked {
+        Count::Marked
+    } else {
+        Count::MarkFailed
     };
-    p.addresses(ip, &mut key).then_some(key)
+    count(counter, n as u64);
+    marked
+}
+
+/// Records when a packet was marked, to measure the time until its source responds.
+#[inline(always)]
+fn trace_latency(p: &Packet, ip: &Ip, flags: u32) {
+    if flags & abi::TRACE_LATENCY != 0 {
+        record_mark(p, ip);
+    }
+}
+
+/// Not inlined: callers have no stack left for the key.
+#[inline(never)]
+fn record_mark(p: &Packet, ip: &Ip) -> u32 {
+    let mut flow = flow::Key::default();
+    if key(p, ip, &mut flow) {
+        // Keeps the oldest unanswered mark.
+        let _ = ECN_MARKED.insert(&flow, &now(), 1 /* BPF_NOEXIST */);
+    }
+    0
+}
+
+/// Writes the packet's flow key, without an endpoint number, into an empty one. False: the packet has none.
+#[inline(always)]
+pub fn key(p: &Packet, ip: &Ip, key: &mut flow::Key) -> bool {
+    let Some((src_port, dst_port)) = p.ports(ip) else {
+        return false;
+    };
+    key.protocol = ip.protocol;
+    key.src_port = src_port;
+    key.dst_port = dst_port;
+    p.addresses(ip, key)
 }
 
 #[classifier]
@@ -480,8 +496,8 @@ fn try_wire_end(ctx: TcContext) -> Option<()> {
     let (o, n) = (d.wire_port as u8, p.segments(&ip));
     let bridge = ECN_BRIDGE.get_ptr_mut(d.wire_bridge)?;
     let (sequence, marked) = with_bridge_lock!(bridge, b => (b.sequence, b.switch.wire_end(o, n)));
-    if marked {
-        mark(&p, &ip, flags, n, true);
+    if marked && mark(&p, &ip, n, true) {
+        trace_latency(&p, &ip, flags);
     }
     trace(
         flags,

@@ -12,7 +12,7 @@ use ecn_core::{
     abi::{self, Count},
     echo::{self, Echo, Headroom},
     flow::Key,
-    packet::{self, Read},
+    packet::{self, Buffer, Read},
 };
 
 use crate::{
@@ -30,38 +30,34 @@ struct Frame(*mut xdp_md);
 impl Read for Frame {
     #[inline(always)]
     fn frame_len(&self) -> u32 {
-        // Volatile, or the compiler subtracts offsets from one pointer in 32 bits, which the verifier refuses.
         // SAFETY: the context outlives the program; XDP programs may read both fields.
-        let (data, end) = unsafe {
-            (
-                core::ptr::read_volatile(&raw const (*self.0).data),
-                core::ptr::read_volatile(&raw const (*self.0).data_end),
-            )
-        };
-        (end as usize).wrapping_sub(data as usize) as u32
+        let (data, end) = unsafe { ((*self.0).data as usize, (*self.0).data_end as usize) };
+        // Opaque, or the compiler subtracts offsets from one pointer in 32 bits, which the verifier refuses.
+        self.opaque(end.wrapping_sub(data) as u64) as u32
     }
 
     #[inline(always)]
-    fn read(&self, at: u32, to: &mut [u8]) -> bool {
+    fn read<'a, const N: usize>(&self, at: u32, to: &'a mut Buffer<N>) -> Option<&'a [u8; N]> {
         if at > LAST_OFFSET {
-            return false;
+            return None;
         }
-        // SAFETY: within the frame, as compared here.
+        // SAFETY: within the frame, as compared here; writes N bytes.
         unsafe {
             let from = (*self.0).data as usize + at as usize;
             // A single byte would be compared as `from < data_end`, from which the verifier derives no bound.
-            let len = if to.len() < 2 { 2 } else { to.len() };
-            if from + len > (*self.0).data_end as usize {
-                return false;
+            if from + N.max(2) > (*self.0).data_end as usize {
+                return None;
             }
             let from = from as *const u8;
-            let mut i = 0;
-            while i < to.len() {
-                to[i] = from.add(i).read_volatile();
-                i += 1;
-            }
+            to.filled(|to| {
+                let mut i = 0;
+                while i < N {
+                    *to.add(i) = from.add(i).read_volatile();
+                    i += 1;
+                }
+                true
+            })
         }
-        true
     }
 
     #[inline(always)]
@@ -117,16 +113,15 @@ fn try_echo(ctx: &XdpContext) -> Option<()> {
     if !packet::addresses(&frame, &ip, &mut key.src, &mut key.dst) {
         return None;
     }
-    let mut b = [0; echo::LEN];
-    if !frame.read(ip.upper(), &mut b) {
-        return None;
-    }
-    let mut e = Echo::parse(&b)?;
-    let mut tag = [0; echo::TAG_LEN];
-    if e.signed && !frame.read(ip.upper() + echo::LEN as u32, &mut tag) {
-        return None;
-    }
-    if !(endpoint.echo).accepts(&e, u64::from_be_bytes(tag), &key.src, &key.dst) {
+    let mut b = Buffer::<{ echo::LEN }>::new();
+    let mut e = Echo::parse(frame.read(ip.upper(), &mut b)?)?;
+    let mut tag = Buffer::<{ echo::TAG_LEN }>::new();
+    let tag = if e.signed {
+        u64::from_be_bytes(*frame.read(ip.upper() + echo::LEN as u32, &mut tag)?)
+    } else {
+        0
+    };
+    if !(endpoint.echo).accepts(&e, tag, &key.src, &key.dst) {
         // The tc program drops and counts it.
         return None;
     }

@@ -1,5 +1,7 @@
 //! The cursor.
 
+use core::mem::MaybeUninit;
+
 use super::{
     ETHERNET, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN, EXTENSIONS, IPV6, Ip,
     TAGS, TRANSPORT_WINDOW, Tcp, be16, is_control_icmpv6, is_link_local4, is_link_local6, protocol,
@@ -12,8 +14,8 @@ use crate::shares;
 pub trait Read {
     /// Length of the frame, bytes.
     fn frame_len(&self) -> u32;
-    /// Copies the bytes at an offset. False if they are not all there: then `to` holds anything.
-    fn read(&self, at: u32, to: &mut [u8]) -> bool;
+    /// Reads the bytes at an offset. `None` if they are not all there.
+    fn read<'a, const N: usize>(&self, at: u32, to: &'a mut Buffer<N>) -> Option<&'a [u8; N]>;
     /// The same word. In the kernel, one of which the verifier knows nothing: else it follows each
     /// combination of headers through all the rest of a program.
     #[inline(always)]
@@ -22,18 +24,42 @@ pub trait Read {
     }
 }
 
+/// Room for `N` bytes of a frame. Not zeroed: where only one of two paths writes all bytes, the kernel's verifier would
+/// go on with two states.
+pub struct Buffer<const N: usize>(MaybeUninit<[u8; N]>);
+
+impl<const N: usize> Buffer<N> {
+    /// An empty buffer.
+    #[inline(always)]
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "one way to make it is enough")]
+    pub const fn new() -> Self {
+        Self(MaybeUninit::uninit())
+    }
+
+    /// The bytes that `fill` writes, if it returns true.
+    ///
+    /// # Safety
+    ///
+    /// If `fill` returns true, it has written `N` bytes.
+    #[inline(always)]
+    pub unsafe fn filled(&mut self, fill: impl FnOnce(*mut u8) -> bool) -> Option<&[u8; N]> {
+        if !fill(self.0.as_mut_ptr().cast()) {
+            return None;
+        }
+        // SAFETY: written, as the caller guarantees.
+        Some(unsafe { self.0.assume_init_ref() })
+    }
+}
+
 impl Read for [u8] {
     fn frame_len(&self) -> u32 {
         u32::try_from(self.len()).unwrap_or(u32::MAX)
     }
 
-    fn read(&self, at: u32, to: &mut [u8]) -> bool {
-        let at = at as usize;
-        let there = at.checked_add(to.len()).and_then(|end| self.get(at..end));
-        if let Some(bytes) = there {
-            to.copy_from_slice(bytes);
-        }
-        there.is_some()
+    fn read<'a, const N: usize>(&self, at: u32, to: &'a mut Buffer<N>) -> Option<&'a [u8; N]> {
+        let bytes = self.get(at as usize..)?.first_chunk()?;
+        Some(to.0.write(*bytes))
     }
 }
 
@@ -56,23 +82,21 @@ pub enum Pass {
 #[inline(always)]
 pub fn parse<F: Read + ?Sized>(frame: &F) -> Result<Ip, Pass> {
     let mut l3 = ETHERNET as u32;
-    let mut b = [0u8; 2];
-    if !frame.read(l3 - 2, &mut b) {
-        return Err(Pass::Other);
-    }
-    let mut ethertype = be16(b[0], b[1]);
+    let mut b = Buffer::<2>::new();
+    let [hi, lo] = frame.read(l3 - 2, &mut b).ok_or(Pass::Other)?;
+    let mut ethertype = be16(*hi, *lo);
     let mut tags = 0;
     while ethertype == ETHERTYPE_VLAN || ethertype == ETHERTYPE_QINQ {
         if tags == TAGS {
             return Err(Pass::Other);
         }
-        if !frame.read(l3 + 2, &mut b) {
-            return Err(Pass::Malformed);
-        }
-        ethertype = be16(b[0], b[1]);
+        let [hi, lo] = frame.read(l3 + 2, &mut b).ok_or(Pass::Malformed)?;
+        ethertype = be16(*hi, *lo);
         l3 += 4;
         tags += 1;
     }
+    // The mask bounds it: 6.1 does not track a 32-bit xor.
+    let l3 = frame.opaque(l3.into()) as u32 & 0xff;
     let ip = if ethertype == ETHERTYPE_IPV4 {
         ipv4(frame, l3)
     } else if ethertype == ETHERTYPE_IPV6 {
@@ -107,7 +131,7 @@ impl Ip {
             authenticated: word >> 49 & 1 != 0,
             unicast: word >> 50 & 1 != 0,
             version: (word >> 56) as u8,
-            total_len: self.total_len,
+            total_len: frame.opaque(self.total_len.into()) as u32,
             source: self.source,
         }
     }
@@ -121,29 +145,34 @@ const fn word(b: &[u8], at: usize) -> u32 {
 /// RFC 791 section 3.1.
 #[inline(always)]
 fn ipv4<F: Read + ?Sized>(frame: &F, l3: u32) -> Result<Ip, Pass> {
-    let mut b = [0u8; 20];
-    if !frame.read(l3, &mut b) || b[0] >> 4 != 4 || b[0] & 0xf < 5 {
+    let mut b = Buffer::<20>::new();
+    let b = frame.read(l3, &mut b).ok_or(Pass::Malformed)?;
+    if b[0] >> 4 != 4 || b[0] & 0xf < 5 {
         return Err(Pass::Malformed);
     }
     let there = frame.frame_len() - l3;
     let stated = be16(b[2], b[3]) as u32;
+    let unstated = is_equal(frame.opaque(stated.into()), 0);
+    // The offset, and more fragments: 14 bits.
+    let fragment = frame.opaque((be16(b[6], b[7]) & 0x3fff).into()) as u32;
+    let first = frame.opaque(b[16].into());
     let mut ip = Ip {
         l3,
         protocol: b[9],
         start: [b[0], b[1]],
         version: 4,
-        // More fragments, or an offset.
-        fragment: be16(b[6], b[7]) & 0x3fff != 0,
+        fragment: (fragment + 0x3fff) >> 14 & 1 != 0,
         authenticated: false,
-        unicast: b[16] < 224 && b[16] != 0,
+        // From 1 to 223.
+        unicast: (first.wrapping_sub(1) & 0xff).wrapping_sub(223) >> 63 != 0,
         header_len: ((b[0] & 0xf) as u32) * 4,
-        total_len: if stated == 0 { there } else { stated },
-        source: shares::source(&[0, 0, 0, word(&b, 12)]),
+        total_len: stated | there & unstated.wrapping_neg(),
+        source: shares::source(&[0, 0, 0, word(b, 12)]),
     };
     if ip.total_len > there || ip.header_len > ip.total_len {
         return Err(Pass::Malformed);
     }
-    if ip.protocol == protocol::IGMP || is_link_local4(&b) {
+    if ip.protocol == protocol::IGMP || is_link_local4(b) {
         return Err(Pass::Control);
     }
     if ip.protocol == protocol::AUTHENTICATION && !ip.fragment {
@@ -155,12 +184,21 @@ fn ipv4<F: Read + ?Sized>(frame: &F, l3: u32) -> Result<Ip, Pass> {
 /// RFC 8200 section 3.
 #[inline(always)]
 fn ipv6<F: Read + ?Sized>(frame: &F, l3: u32) -> Result<Ip, Pass> {
-    let mut b = [0u8; IPV6];
-    if !frame.read(l3, &mut b) || b[0] >> 4 != 6 {
+    let mut b = Buffer::<IPV6>::new();
+    let b = frame.read(l3, &mut b).ok_or(Pass::Malformed)?;
+    if b[0] >> 4 != 6 {
         return Err(Pass::Malformed);
     }
     let there = frame.frame_len() - l3;
     let stated = IPV6 as u32 + be16(b[4], b[5]) as u32;
+    let unstated = is_equal(frame.opaque(be16(b[4], b[5]).into()), 0);
+    let fits = frame
+        .opaque(there.into())
+        .wrapping_sub(IPV6 as u64 + 0x10000)
+        >> 63;
+    // A jumbo payload is stated elsewhere.
+    let jumbo = unstated & !(fits as u32);
+    let multicast = is_equal(frame.opaque(b[24].into()), 0xff);
     let mut ip = Ip {
         l3,
         protocol: b[6],
@@ -168,20 +206,15 @@ fn ipv6<F: Read + ?Sized>(frame: &F, l3: u32) -> Result<Ip, Pass> {
         version: 6,
         fragment: false,
         authenticated: false,
-        unicast: b[24] != 0xff,
+        unicast: multicast == 0,
         header_len: IPV6 as u32,
-        // A jumbo payload is stated elsewhere.
-        total_len: if stated == IPV6 as u32 && there > stated + u16::MAX as u32 {
-            there
-        } else {
-            stated
-        },
-        source: shares::source(&[word(&b, 8), word(&b, 12), word(&b, 16), word(&b, 20)]),
+        total_len: stated ^ (stated ^ there) & jumbo.wrapping_neg(),
+        source: shares::source(&[word(b, 8), word(b, 12), word(b, 16), word(b, 20)]),
     };
     if ip.total_len > there {
         return Err(Pass::Malformed);
     }
-    if is_link_local6(&b) {
+    if is_link_local6(b) {
         return Err(Pass::Control);
     }
     let mut followed = 0;
@@ -190,11 +223,12 @@ fn ipv6<F: Read + ?Sized>(frame: &F, l3: u32) -> Result<Ip, Pass> {
         followed += 1;
     }
     if ip.protocol == protocol::ICMPV6 && !ip.fragment {
-        let mut kind = [0u8; 1];
-        if ip.upper_len() == 0 || !frame.read(ip.upper(), &mut kind) {
+        if ip.upper_len() == 0 {
             return Err(Pass::Malformed);
         }
-        if is_control_icmpv6(kind[0]) {
+        let mut kind = Buffer::<1>::new();
+        let [kind] = frame.read(ip.upper(), &mut kind).ok_or(Pass::Malformed)?;
+        if is_control_icmpv6(*kind) {
             return Err(Pass::Control);
         }
     }
@@ -222,10 +256,8 @@ const fn is_equal(word: u64, byte: u8) -> u32 {
 /// Steps over the extension header that `ip.protocol` names, RFC 8200 section 4, RFC 4302 section 2.
 #[inline(always)]
 fn follow<F: Read + ?Sized>(frame: &F, ip: &mut Ip) -> Result<(), Pass> {
-    let mut b = [0u8; 4];
-    if !frame.read(ip.upper(), &mut b) {
-        return Err(Pass::Malformed);
-    }
+    let mut b = Buffer::<4>::new();
+    let b = frame.read(ip.upper(), &mut b).ok_or(Pass::Malformed)?;
     let kind = frame.opaque(ip.protocol.into());
     let fragment = is_equal(kind, protocol::FRAGMENT);
     let authentication = is_equal(kind, protocol::AUTHENTICATION);
@@ -253,16 +285,27 @@ pub fn addresses<F: Read + ?Sized>(
     source: &mut [u8; 16],
     destination: &mut [u8; 16],
 ) -> bool {
-    if ip.version == 6 {
-        return frame.read(ip.l3 + 8, source) && frame.read(ip.l3 + 24, destination);
+    if frame.opaque(ip.version.into()) == 6 {
+        let mut b = Buffer::<16>::new();
+        let Some(address) = frame.read(ip.l3 + 8, &mut b) else {
+            return false;
+        };
+        *source = *address;
+        let Some(address) = frame.read(ip.l3 + 24, &mut b) else {
+            return false;
+        };
+        *destination = *address;
+        return true;
     }
-    let mut b = [0u8; 8];
-    let there = frame.read(ip.l3 + 12, &mut b);
-    source[10..12].copy_from_slice(&[0xff; 2]);
-    source[12..].copy_from_slice(&b[..4]);
-    destination[10..12].copy_from_slice(&[0xff; 2]);
-    destination[12..].copy_from_slice(&b[4..]);
-    there
+    let mut b = Buffer::<8>::new();
+    let Some(b) = frame.read(ip.l3 + 12, &mut b) else {
+        return false;
+    };
+    for (address, from) in [(source, 0), (destination, 4)] {
+        address[10..12].copy_from_slice(&[0xff; 2]);
+        address[12..].copy_from_slice(&b[from..from + 4]);
+    }
+    true
 }
 
 /// What the transport header adds. All zero for protocols without ports and for fragments.
@@ -288,6 +331,30 @@ impl Transport {
     }
 }
 
+/// Length of a protocol's shortest header with ports, bytes (RFC 9293, RFC 768, RFC 3828, RFC 9260, RFC 4340); 0 for
+/// protocols without ports and for fragments.
+#[inline(always)]
+const fn shortest_header(protocol: u8, fragment: bool) -> u32 {
+    match protocol {
+        _ if fragment => 0,
+        protocol::TCP => 20,
+        protocol::UDP | protocol::UDPLITE => 8,
+        protocol::SCTP | protocol::DCCP => 12,
+        _ => 0,
+    }
+}
+
+/// Reads the source and destination port, 0 where there are none. `None`: the header is missing.
+#[inline(always)]
+pub fn ports<F: Read + ?Sized>(frame: &F, ip: &Ip) -> Option<(u16, u16)> {
+    if shortest_header(ip.protocol, ip.fragment) == 0 {
+        return Some((0, 0));
+    }
+    let mut b = Buffer::<4>::new();
+    let b = frame.read(ip.upper(), &mut b)?;
+    Some((be16(b[0], b[1]), be16(b[2], b[3])))
+}
+
 /// Reads the transport header of a packet.
 ///
 /// # Errors
@@ -295,39 +362,66 @@ impl Transport {
 /// [`Pass::Malformed`]: it is missing or truncated.
 #[inline(always)]
 pub fn transport<F: Read + ?Sized>(frame: &F, ip: &Ip) -> Result<Transport, Pass> {
-    let mut t = Transport::default();
-    // Shortest header: RFC 9293, RFC 768, RFC 3828, RFC 9260, RFC 4340.
-    let shortest = match ip.protocol {
-        _ if ip.fragment => 0,
-        protocol::TCP => 20,
-        protocol::UDP | protocol::UDPLITE => 8,
-        protocol::SCTP | protocol::DCCP => 12,
-        _ => 0,
+    // Copies: the verifier learns from comparisons.
+    let word = frame.opaque(
+        ip.upper_len() as u64
+            | (ip.protocol as u64) << 32
+            | (ip.fragment as u64) << 40
+            | (ip.authenticated as u64) << 41,
+    );
+    let (upper_len, protocol) = (word as u32, (word >> 32) as u8);
+    let shortest = shortest_header(protocol, word >> 40 & 1 != 0);
+    if shortest > upper_len {
+        return Err(Pass::Malformed);
+    }
+    let mut t = Transport {
+        header_len: shortest,
+        ..Transport::default()
     };
-    if shortest == 0 {
-        return Ok(t);
-    }
-    t.header_len = shortest;
-    if shortest > ip.upper_len() {
-        return Err(Pass::Malformed);
-    }
-    let mut b = [0u8; TRANSPORT_WINDOW];
-    if ip.protocol == protocol::TCP {
-        if !frame.read(ip.upper(), &mut b) {
+    if protocol == protocol::TCP && shortest != 0 {
+        let mut b = Buffer::<TRANSPORT_WINDOW>::new();
+        let b = frame.read(ip.upper(), &mut b).ok_or(Pass::Malformed)?;
+        let tcp = tcp(b);
+        if tcp.header_len < shortest || tcp.header_len > upper_len {
             return Err(Pass::Malformed);
         }
-        let flags = tcp(&b);
-        t.header_len = flags.header_len;
-        if t.header_len < shortest || t.header_len > ip.upper_len() {
-            return Err(Pass::Malformed);
+        t.header_len = tcp.header_len;
+        (t.src_port, t.dst_port) = (be16(b[0], b[1]), be16(b[2], b[3]));
+        if word >> 41 == 0 {
+            t.tcp = tcp;
         }
-        if !ip.authenticated {
-            t.tcp = flags;
-        }
-    } else if !frame.read(ip.upper(), &mut b[..4]) {
-        return Err(Pass::Malformed);
+    } else if shortest != 0 {
+        let mut b = Buffer::<4>::new();
+        let b = frame.read(ip.upper(), &mut b).ok_or(Pass::Malformed)?;
+        (t.src_port, t.dst_port) = (be16(b[0], b[1]), be16(b[2], b[3]));
     }
-    t.src_port = be16(b[0], b[1]);
-    t.dst_port = be16(b[2], b[3]);
     Ok(t)
+}
+
+impl Transport {
+    /// The same, see [`Read::opaque`].
+    #[inline(always)]
+    #[must_use]
+    pub fn opaque<F: Read + ?Sized>(self, frame: &F) -> Self {
+        // Lengths are at most 60.
+        let word = frame.opaque(
+            self.src_port as u64
+                | (self.dst_port as u64) << 16
+                | (self.tcp.flags as u64) << 32
+                | (self.header_len as u64) << 48
+                | (self.tcp.header_len as u64) << 56,
+        );
+        let numbers = frame.opaque(self.tcp.sequence as u64 | (self.tcp.ack_number as u64) << 32);
+        Self {
+            src_port: word as u16,
+            dst_port: (word >> 16) as u16,
+            header_len: (word >> 48) as u32 & 0xff,
+            tcp: Tcp {
+                flags: (word >> 32) as u16,
+                header_len: (word >> 56) as u32,
+                sequence: numbers as u32,
+                ack_number: (numbers >> 32) as u32,
+            },
+        }
+    }
 }

@@ -8,8 +8,8 @@ use std::cell::Cell;
 use ecn_core::{
     echo::{self, Echo, Sender},
     packet::{
-        self, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN, EXTENSIONS, Ip, Pass,
-        Read, TAGS, Transport, addresses, parse, protocol, transport,
+        self, Buffer, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN, EXTENSIONS,
+        Ip, Pass, Read, TAGS, Transport, addresses, parse, protocol, transport,
     },
     shares,
 };
@@ -29,15 +29,11 @@ impl Read for Watched<'_> {
         self.bytes.len() as u32
     }
 
-    fn read(&self, at: u32, to: &mut [u8]) -> bool {
+    fn read<'a, const N: usize>(&self, at: u32, to: &'a mut Buffer<N>) -> Option<&'a [u8; N]> {
         self.reads.set(self.reads.get() + 1);
-        let there = self.bytes.read(at, to);
-        assert_eq!(there, at as usize + to.len() <= self.bytes.len());
-        if !there {
-            // What a host may leave there.
-            to.fill(0xa5);
-        }
-        there
+        let bytes = self.bytes.read(at, to);
+        assert_eq!(bytes.is_some(), at as usize + N <= self.bytes.len());
+        bytes
     }
 }
 
