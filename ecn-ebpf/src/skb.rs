@@ -31,6 +31,8 @@ const FARTHEST: u32 = 1023;
 
 pub struct Packet {
     pub ctx: TcContext,
+    /// Zero, but unknown to compiler and verifier.
+    zero: u64,
 }
 
 #[inline(always)]
@@ -94,13 +96,16 @@ pub fn pass(ctx: &TcContext) -> i32 {
 
 /// The bytes of a tc program's packet.
 #[derive(Clone, Copy)]
-struct Bytes(*mut __sk_buff);
+struct Bytes {
+    context: *mut __sk_buff,
+    zero: u64,
+}
 
 impl Read for Bytes {
     #[inline(always)]
     fn frame_len(&self) -> u32 {
         // SAFETY: the context outlives the program; tc programs may read this field.
-        unsafe { (*self.0).len }
+        unsafe { (*self.context).len }
     }
 
     #[inline(always)]
@@ -108,7 +113,7 @@ impl Read for Bytes {
         let fill = |to| {
             self.read_linear::<N>(at, to)
                 // SAFETY: writes N bytes.
-                || unsafe { bpf_skb_load_bytes(self.0.cast(), at, to.cast(), N as u32) == 0 }
+                || unsafe { bpf_skb_load_bytes(self.context.cast(), at, to.cast(), N as u32) == 0 }
         };
         // SAFETY: each of the two writes N bytes, or fails.
         unsafe { to.filled(fill) }
@@ -117,15 +122,12 @@ impl Read for Bytes {
     #[inline(always)]
     fn opaque(&self, word: u64) -> u64 {
         let mut hidden = word;
-        // SAFETY: tc programs may write and read cb[2] and cb[3].
+        // In assembly, which stays in its place, where paths merge: the compiler would move the operation to where its
+        // result is used.
+        // SAFETY: arithmetic on registers.
         unsafe {
-            asm!(
-                "*(u64 *)({ctx} + 56) = {word}",
-                "{word} = *(u64 *)({ctx} + 56)",
-                ctx = in(reg) self.0,
-                word = inout(reg) hidden,
-            );
-        }
+            asm!("{hidden} ^= {zero}", hidden = inout(reg) hidden, zero = in(reg) self.zero, options(nomem, nostack))
+        };
         hidden
     }
 }
@@ -145,7 +147,12 @@ impl Bytes {
         // SAFETY: a local variable.
         let at = unsafe { core::ptr::read_volatile(&raw const at) } & FARTHEST;
         // SAFETY: the context outlives the program; tc programs may read these fields.
-        let (data, end) = unsafe { ((*self.0).data as usize, (*self.0).data_end as usize) };
+        let (data, end) = unsafe {
+            (
+                (*self.context).data as usize,
+                (*self.context).data_end as usize,
+            )
+        };
         let from = data + at as usize;
         // One byte more than needed: with a length of one the compiler turns `>` into `>=`, from which the verifier
         // derives no bound.
@@ -198,7 +205,26 @@ fn parsed<T>(result: Result<T, Pass>) -> Option<T> {
 impl Packet {
     #[inline(always)]
     pub fn new(ctx: TcContext) -> Self {
-        Self { ctx }
+        const { assert!(core::mem::offset_of!(__sk_buff, mark) == 8) };
+        let zero: u64;
+        // The xor of two reads of one field. In assembly: the compiler may keep the field's address, and the verifier
+        // refuses an access through a changed pointer to the context.
+        // SAFETY: tc programs may read this field.
+        unsafe {
+            asm!(
+                "{zero} = *(u32 *)({ctx} + 8)",
+                "{again} = *(u32 *)({ctx} + 8)",
+                "{zero} ^= {again}",
+                "{again} = {zero}",
+                "{again} <<= 32",
+                "{zero} |= {again}",
+                ctx = in(reg) raw(&ctx),
+                zero = out(reg) zero,
+                again = out(reg) _,
+                options(nostack),
+            );
+        }
+        Self { ctx, zero }
     }
 
     /// Parses the headers, see [`packet::parse`]. `None`: the packet passes untouched.
@@ -209,7 +235,10 @@ impl Packet {
 
     #[inline(always)]
     fn bytes(&self) -> Bytes {
-        Bytes(raw(&self.ctx))
+        Bytes {
+            context: raw(&self.ctx),
+            zero: self.zero,
+        }
     }
 
     /// Whether `a < b`, without a branch, which would double the verifier's paths.
@@ -221,7 +250,7 @@ impl Packet {
     /// See [`opaque`].
     #[inline(always)]
     pub fn zero(&self) -> u32 {
-        self.bytes().opaque(0) as u32
+        self.zero as u32
     }
 
     /// Writes the addresses, see [`packet::addresses`].

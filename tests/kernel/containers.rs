@@ -102,8 +102,8 @@ fn open_files() -> usize {
 /// Iterations of [`a_removed_namespace_is_dropped_and_a_new_one_is_adopted`], and those before the first measurement.
 const TURNS: u32 = 200;
 const WARM_UP: u32 = 20;
-/// 100 Mbit/s, of the full ports.
-const PORT: u64 = 12_500_000;
+/// 20 Mbit/s, of the full ports.
+const PORT: u64 = 2_500_000;
 /// How much the agent's heap may grow in 180 iterations, and per additional thread: glibc gives each thread a heap.
 const GROWTH_KIB: u64 = 2048;
 const GROWTH_PER_THREAD_KIB: u64 = 4096;
