@@ -8,9 +8,7 @@ use clap::Args;
 use ecn_report::output::Target;
 use ecn_report::table::{Table, csv};
 use ecn_report::terminal::{plain_table, table_text};
-use ecn_sim::compare::{
-    COLUMNS, COLUMNS_BY_SIZE, CompareError, Comparison, HEADER, Plan, SharesComparison, shares,
-};
+use ecn_sim::compare::{CompareError, Comparison, HEADER, Plan, SharesComparison};
 use ecn_sim::experiment::Experiment;
 use ecn_sim::fabric;
 use ecn_sim::scenario::Scenario;
@@ -149,12 +147,10 @@ fn of_flows(args: &CompareArgs, plan: &Plan<fabric::Scenario>) -> Result<(), Err
     let document = json(&comparison)?;
     let others = || {
         let figures = comparison.figures();
-        let table = once(COLUMNS.map(str::to_owned)).chain(comparison.rows());
-        let by_size = once(COLUMNS_BY_SIZE.map(str::to_owned)).chain(comparison.rows_by_size());
         let texts = [
             ("compare.json", format!("{document}\n")),
-            ("compare.csv", csv(table)),
-            ("slowdown-by-size.csv", csv(by_size)),
+            ("compare.csv", csv(comparison.rows())),
+            ("slowdown-by-size.csv", csv(comparison.rows_by_size())),
             ("report.html", comparison.html(&figures)),
         ];
         let texts = texts.map(|(name, text)| (name.to_owned(), text));
@@ -185,10 +181,9 @@ fn of_shares(args: &CompareArgs, plan: &Plan<Scenario>) -> Result<(), Error> {
     drop(bar);
     let document = json(&comparison)?;
     let others = || {
-        let table = once(shares::COLUMNS.map(str::to_owned)).chain(comparison.rows());
         vec![
             ("compare.json".to_owned(), format!("{document}\n")),
-            ("compare.csv".to_owned(), csv(table)),
+            ("compare.csv".to_owned(), csv(comparison.rows())),
         ]
     };
     write(&target, &comparison.runs(), others)?;
