@@ -18,11 +18,11 @@ use std::num::NonZeroUsize;
 
 use clap::Subcommand;
 use ecn_report::output::OutputError;
-use ecn_sim::engine::{NS, Time};
+use ecn_sim::engine::Time;
 use ecn_sim::experiment::{self, Experiment};
 use ecn_sim::parallel::cores;
 use ecn_sim::report::RunError;
-use ecn_sim::scenario::{ScenarioError, span};
+use ecn_sim::scenario::{ScenarioError, window};
 use ecn_sim::simulation::SimulationError;
 use ecn_sim::sweep::SweepError;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -197,12 +197,9 @@ fn set_all(experiment: &mut Experiment, settings: &[String]) -> Result<(), Error
 
 /// The windows of `--window`, ps.
 fn windows(texts: &[String]) -> Result<Vec<(Time, Time)>, Error> {
-    let window = |text: &String| {
-        let (from, to) =
-            span(text).map_err(|reason| Error::usage(format!("--window: {reason}")))?;
-        Ok((from.as_nanos() * NS, to.as_nanos() * NS))
-    };
-    texts.iter().map(window).collect()
+    let bad = |reason| Error::usage(format!("--window: {reason}"));
+    let windows = texts.iter().map(|text| window(text).map_err(bad));
+    windows.collect()
 }
 
 /// Number of parallel runs for `--threads`.
