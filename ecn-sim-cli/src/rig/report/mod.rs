@@ -195,7 +195,7 @@ const SHARES: [Share; 5] = [
     ("victim", |sample| sample.victim),
 ];
 
-/// [`SHARES`], without the victim's if there is none.
+/// [`SHARES`], the victim's only if the rig has one.
 fn shares(with_victim: bool) -> &'static [Share] {
     &SHARES[..if with_victim { 5 } else { 4 }]
 }
