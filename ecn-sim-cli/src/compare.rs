@@ -2,23 +2,20 @@
 
 use std::iter::once;
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use ecn_report::output::Target;
-use ecn_report::table::csv;
+use ecn_report::table::{Table, csv};
 use ecn_report::terminal::{plain_table, table_text};
-use ecn_sim::compare::{
-    COLUMNS, COLUMNS_BY_SIZE, CompareError, Comparison, HEADER, Plan, SharesComparison, shares,
-};
+use ecn_sim::compare::{CompareError, Comparison, HEADER, Plan, SharesComparison};
 use ecn_sim::experiment::Experiment;
-use ecn_sim::parallel::cores;
+use ecn_sim::fabric;
 use ecn_sim::scenario::Scenario;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::run::windows;
-use super::{Error, check_set_once, json, print};
+use super::{Error, json, print, set_all, threads, windows};
 use crate::progress::Bar;
 
 /// Arguments of `compare`.
@@ -67,10 +64,7 @@ impl From<CompareError> for Error {
         match error {
             CompareError::Run { error: ref run, .. } => {
                 let code = Self::from(run.clone()).code;
-                Self {
-                    code,
-                    ..Self::failed(error)
-                }
+                Self::new(code, error)
             }
             CompareError::Panic(_) => Self::failed(error),
             _ => Self::usage(error),
@@ -79,66 +73,33 @@ impl From<CompareError> for Error {
 }
 
 pub(super) fn run(args: &CompareArgs) -> Result<(), Error> {
-    check_set_once(&args.set)?;
-    let mut experiment = Experiment::find(&args.scenario)?;
-    for setting in &args.set {
-        if setting.split('=').next().map(str::trim) == Some("scheme") {
-            let reason = "`scheme` cannot be set in a comparison: use --schemes";
-            return Err(Error::usage(reason));
-        }
-        experiment.set_text(setting)?;
+    let is_scheme = |setting: &String| setting.split('=').next().map(str::trim) == Some("scheme");
+    if args.set.iter().any(is_scheme) {
+        let reason = "`scheme` cannot be set in a comparison: use --schemes";
+        return Err(Error::usage(reason));
     }
+    let mut experiment = Experiment::find(&args.scenario)?;
+    set_all(&mut experiment, &args.set)?;
     let windows = windows(&args.window)?;
     let trimmed = |scheme: &String| {
-        scheme
-            .split(':')
-            .map(str::trim)
-            .collect::<Vec<_>>()
-            .join(":")
+        let words: Vec<&str> = scheme.split(':').map(str::trim).collect();
+        words.join(":")
     };
     let schemes: Vec<String> = args.schemes.iter().map(trimmed).collect();
     if schemes.iter().any(String::is_empty) {
         let reason = "--schemes: empty name between commas";
         return Err(Error::usage(reason));
     }
-    let scenario = match experiment {
-        Experiment::Fabric(scenario) => scenario,
-        Experiment::Shares(scenario) => {
-            let plan = Plan::new(&*scenario, &schemes, args.seeds, &windows)?;
-            return of_shares(args, &plan);
-        }
-    };
-    let plan = Plan::new(&*scenario, &schemes, args.seeds, &windows)?;
-    let target = Target::new(&args.out)?;
-    let threads = args.threads.map_or_else(cores, NonZeroUsize::get);
-    let bar = Bar::of_runs(plan.runs() as u64);
-    let comparison = plan.run(threads, &bar.position())?;
-    bar.finish();
-    for note in plan.notes() {
-        eprintln!("{note}");
+    match experiment {
+        Experiment::Fabric(scenario) => of_flows(
+            args,
+            &Plan::new(&*scenario, &schemes, args.seeds, &windows)?,
+        ),
+        Experiment::Shares(scenario) => of_shares(
+            args,
+            &Plan::new(&*scenario, &schemes, args.seeds, &windows)?,
+        ),
     }
-    let runs = comparison.runs();
-    let Some(output) = target.folder() else {
-        let path = target.write_table(&runs)?;
-        return shown(args, &comparison, path.as_deref().unwrap_or(&args.out));
-    };
-    let figures = comparison.figures();
-    let document = json(&comparison)? + "\n";
-    let table = csv(once(COLUMNS.map(str::to_owned)).chain(comparison.rows()));
-    let by_size = once(COLUMNS_BY_SIZE.map(str::to_owned)).chain(comparison.rows_by_size());
-    let report = comparison.html(&figures);
-    let mut files = runs.files("runs").map_err(Error::failed)?;
-    let texts = [
-        ("compare.json", document),
-        ("compare.csv", table),
-        ("slowdown-by-size.csv", csv(by_size)),
-        ("report.html", report),
-    ];
-    files.extend(texts.map(|(name, text)| (name.to_owned(), text.into_bytes())));
-    let drawn = figures.into_iter();
-    files.extend(drawn.map(|figure| (figure.file, figure.svg.into_bytes())));
-    output.replace_all(&files, FILES)?;
-    shown(args, &comparison, &output.path("report.html"))
 }
 
 /// All files that `compare` may write into a folder.
@@ -159,26 +120,75 @@ const FILES: &[&str] = &[
     "ports-that-may-not-send.svg",
 ];
 
-/// HP's networks, and bridges.
-fn of_shares(args: &CompareArgs, plan: &Plan<Scenario>) -> Result<(), Error> {
-    let target = Target::new(&args.out)?;
-    let threads = args.threads.map_or_else(cores, NonZeroUsize::get);
-    let bar = Bar::of_runs(plan.runs() as u64);
-    let comparison = plan.run(threads, &bar.position())?;
-    bar.finish();
-    let runs = comparison.runs();
+/// Writes the table of runs into a folder with these other files, or alone; returns its path then.
+fn write(
+    target: &Target,
+    runs: &Table,
+    others: impl FnOnce() -> Vec<(String, String)>,
+) -> Result<Option<PathBuf>, Error> {
     if let Some(output) = target.folder() {
         let mut files = runs.files("runs").map_err(Error::failed)?;
-        let table = csv(once(shares::COLUMNS.map(str::to_owned)).chain(comparison.rows()));
-        let document = json(&comparison)? + "\n";
-        let texts = [("compare.json", document), ("compare.csv", table)];
-        files.extend(texts.map(|(name, text)| (name.to_owned(), text.into_bytes())));
+        let others = others().into_iter();
+        files.extend(others.map(|(name, text)| (name, text.into_bytes())));
         output.replace_all(&files, FILES)?;
-    } else {
-        target.write_table(&runs)?;
     }
+    Ok(target.write_table(runs)?)
+}
+
+/// A data centre: completion times of flows.
+fn of_flows(args: &CompareArgs, plan: &Plan<fabric::Scenario>) -> Result<(), Error> {
+    let target = Target::new(&args.out)?;
+    let bar = Bar::of_runs(plan.runs() as u64);
+    let comparison = plan.run(threads(args.threads), &bar.position())?;
+    drop(bar);
+    for note in plan.notes() {
+        eprintln!("{note}");
+    }
+    let document = json(&comparison)?;
+    let others = || {
+        let figures = comparison.figures();
+        let texts = [
+            ("compare.json", format!("{document}\n")),
+            ("compare.csv", csv(comparison.rows())),
+            ("slowdown-by-size.csv", csv(comparison.rows_by_size())),
+            ("report.html", comparison.html(&figures)),
+        ];
+        let texts = texts.map(|(name, text)| (name.to_owned(), text));
+        let figures = figures.into_iter().map(|figure| (figure.file, figure.svg));
+        texts.into_iter().chain(figures).collect()
+    };
+    let table = write(&target, &comparison.runs(), others)?;
     if args.json {
-        return print(&json(&comparison)?);
+        return print(&document);
+    }
+    let mut shown = plain_table(&HEADER, &[0]);
+    shown.add_rows(comparison.table());
+    let mut text = table_text(&shown) + "\n";
+    let windows = comparison.windows();
+    if !windows.is_empty() {
+        let schemes = comparison.schemes.iter().map(|one| one.scheme.as_str());
+        text += &format!("{}\n", by_window(schemes, windows));
+    }
+    let path = table.unwrap_or_else(|| args.out.join("report.html"));
+    print(&format!("{text}{}", path.display()))
+}
+
+/// HP's networks, and bridges: shares of links.
+fn of_shares(args: &CompareArgs, plan: &Plan<Scenario>) -> Result<(), Error> {
+    let target = Target::new(&args.out)?;
+    let bar = Bar::of_runs(plan.runs() as u64);
+    let comparison = plan.run(threads(args.threads), &bar.position())?;
+    drop(bar);
+    let document = json(&comparison)?;
+    let others = || {
+        vec![
+            ("compare.json".to_owned(), format!("{document}\n")),
+            ("compare.csv".to_owned(), csv(comparison.rows())),
+        ]
+    };
+    write(&target, &comparison.runs(), others)?;
+    if args.json {
+        return print(&document);
     }
     let schemes = comparison.schemes.iter().map(|one| one.scheme.as_str());
     let shown = by_window(schemes, comparison.table());
@@ -191,20 +201,4 @@ fn by_window<'a>(schemes: impl Iterator<Item = &'a str>, rows: Vec<Vec<String>>)
     let mut table = plain_table(&header, &[0]);
     table.add_rows(rows);
     table_text(&table)
-}
-
-/// Prints the comparison, and the path of its files.
-fn shown(args: &CompareArgs, comparison: &Comparison, path: &Path) -> Result<(), Error> {
-    if args.json {
-        return print(&json(comparison)?);
-    }
-    let mut shown = plain_table(&HEADER, &[0]);
-    shown.add_rows(comparison.table());
-    let mut text = table_text(&shown) + "\n";
-    let windows = comparison.windows();
-    if !windows.is_empty() {
-        let schemes = comparison.schemes.iter().map(|one| one.scheme.as_str());
-        text += &format!("{}\n", by_window(schemes, windows));
-    }
-    print(&format!("{text}{}", path.display()))
 }

@@ -8,7 +8,7 @@ use ecn_sim::experiment::Experiment;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Error, check_set_once, json, print};
+use super::{Error, json, print, set_all};
 
 /// Arguments of `draw`.
 #[derive(Args, Debug)]
@@ -34,30 +34,23 @@ pub(super) struct Drawn {
 }
 
 pub(super) fn run(args: &DrawArgs) -> Result<(), Error> {
-    check_set_once(&args.set)?;
     let mut experiment = Experiment::find(&args.scenario)?;
-    for setting in &args.set {
-        experiment.set_text(setting)?;
-    }
+    set_all(&mut experiment, &args.set)?;
     let figure = experiment.figure()?;
+    let out = args.out.display().to_string();
     let name = args.out.file_name().and_then(|name| name.to_str());
-    let is_svg = args
-        .out
-        .extension()
-        .is_some_and(|kind| kind.eq_ignore_ascii_case("svg"));
+    let extension = args.out.extension();
+    let is_svg = extension.is_some_and(|kind| kind.eq_ignore_ascii_case("svg"));
     let Some(name) = name.filter(|_| is_svg) else {
-        let out = args.out.display();
         return Err(Error::usage(format!("--out {out}: must be a *.svg file")));
     };
-    let folder = args
-        .out
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
+    let parent = args.out.parent();
+    let folder = parent.filter(|folder| !folder.as_os_str().is_empty());
     let output = Output::new(folder.unwrap_or(Path::new(".")))?;
     output.write(name, figure.to_svg())?;
     if args.json {
         let file = args.out.clone();
         return print(&json(&Drawn { file })?);
     }
-    print(&args.out.display().to_string())
+    print(&out)
 }

@@ -16,21 +16,18 @@ use ecn_sim::fabric::topology::Topology;
 use ecn_sim::fabric::watch::Watch;
 use ecn_sim::fabric::{self, Counts, Options, Report, Scenario, WindowReport};
 use ecn_sim::parallel::cores;
+use ecn_sim::records::table_of_report;
 use ecn_units::{Rate, Size};
 
-use super::run::{FILES, RunArgs};
-use super::{Error, json, print};
-use crate::progress;
-use ecn_sim::records::table_of_report;
+use super::run::{FILES, RunArgs, decimal};
+use super::{Error, json, print, windows};
+use crate::progress::Bar;
 use live::Live;
 
-pub(super) fn run(mut scenario: Scenario, args: &RunArgs) -> Result<(), Error> {
-    for setting in &args.set {
-        scenario.set_text(setting)?;
-    }
-    let windows = args.windows()?;
+pub(super) fn run(scenario: &Scenario, args: &RunArgs) -> Result<(), Error> {
+    let windows = windows(&args.window)?;
     if args.out.is_some() {
-        fabric::check_run(&scenario, args.seed)?;
+        fabric::check_run(scenario, args.seed)?;
     }
     let target = args.out.as_deref().map(Target::new).transpose()?;
     let files = match target.as_ref().and_then(Target::folder) {
@@ -41,7 +38,7 @@ pub(super) fn run(mut scenario: Scenario, args: &RunArgs) -> Result<(), Error> {
         }
     };
     let live = Arc::new(Live::new(files.clone())?);
-    let bar = progress::Bar::of_text({
+    let bar = Bar::of_text({
         let live = Arc::clone(&live);
         move || live.text()
     });
@@ -57,15 +54,15 @@ pub(super) fn run(mut scenario: Scenario, args: &RunArgs) -> Result<(), Error> {
         trace: false,
         watch: Some(Arc::clone(&live) as Arc<dyn Watch>),
     };
-    let result = fabric::run(&scenario, args.seed, &options);
-    bar.finish();
+    let result = fabric::run(scenario, args.seed, &options);
+    drop(bar);
     let (report, counts) = result.map_err(|error| live.failed(error))?;
     if let Some(note) = scenario.note() {
         eprintln!("{note}");
     }
     if let Some((output, topology)) = &files {
         let window = WINDOW_PACKETS * scenario.packet_time();
-        write(output, topology, &counts, (&report, window))?;
+        write(output, topology, &counts, &report, window)?;
         output.remove(&live::PARTIAL)?;
     }
     if let Some(target) = target {
@@ -82,7 +79,8 @@ fn write(
     output: &Output,
     topology: &Topology,
     counts: &Counts,
-    (report, window): (&Report, Time),
+    report: &Report,
+    window: Time,
 ) -> Result<(), Error> {
     let finished = counts.finished.iter().map(|flow| flow.row(true));
     let unfinished = counts.unfinished.iter().map(|flow| flow.row(false));
@@ -139,19 +137,14 @@ fn figures(name: &str, topology: &Topology, series: &Series, window: Time) -> [L
     let kbytes = |bytes: u32| f64::from(bytes) / 1e3;
     let mut queues = vec![line("longest", 0, &|n| kbytes(point(n).longest))];
     // The longest queues.
-    let mut ports: Vec<_> = (0..series.ports.len())
-        .map(|port| {
-            (
-                series.points.iter().map(|point| point.ports[port]).max(),
-                port,
-            )
-        })
-        .filter(|(most, _)| most.is_some_and(|most| most > 0))
+    let most = |port: usize| series.points.iter().map(|point| point.ports[port]).max();
+    let mut ports: Vec<usize> = (0..series.ports.len())
+        .filter(|port| most(*port) > Some(0))
         .collect();
-    ports.sort_unstable_by_key(|(most, port)| (std::cmp::Reverse(*most), *port));
-    for (look, (_, port)) in ports.into_iter().take(MOST_LINES - 1).enumerate() {
+    ports.sort_by_key(|port| std::cmp::Reverse(most(*port)));
+    for (look, port) in (1..MOST_LINES).zip(ports) {
         let name = topology.port_name(series.ports[port]);
-        queues.push(line(&name, look + 1, &|n| kbytes(point(n).ports[port])));
+        queues.push(line(&name, look, &|n| kbytes(point(n).ports[port])));
     }
     let figure = |what: &str, y_label: &str, lines| LineFigure {
         title: format!("{name}: {what} over time"),
@@ -176,7 +169,10 @@ fn shown(report: &Report) -> String {
         &["FLOWS OF", "FLOWS", "SLOWDOWN 50 %", "95 %", "99 %"],
         &[0],
     );
-    let decimal = |value: f64| format!("{value:.2}");
+    let mut row = |name: String, flows: u64, percentiles: [f64; 3]| {
+        let [p50, p95, p99] = percentiles.map(|value| format!("{value:.2}"));
+        slowdowns.add_row([name, flows.to_string(), p50, p95, p99]);
+    };
     for group in &report.fct_slowdown.by_size {
         let size = |bytes| Size::from_bytes(bytes).to_string();
         let sizes = if group.from_bytes == group.to_bytes {
@@ -184,23 +180,17 @@ fn shown(report: &Report) -> String {
         } else {
             format!("{} to {}", size(group.from_bytes), size(group.to_bytes))
         };
-        let flows = group.flows.to_string();
-        let [p50, p95, p99] = [group.p50, group.p95, group.p99].map(decimal);
-        slowdowns.add_row([sizes, flows, p50, p95, p99]);
+        row(sizes, group.flows, [group.p50, group.p95, group.p99]);
     }
     for group in &report.fct_slowdown.by_priority {
         let name = format!("priority {}", group.priority);
-        let flows = group.flows.to_string();
-        let [p50, p95, p99] = [group.p50, group.p95, group.p99].map(decimal);
-        slowdowns.add_row([name, flows, p50, p95, p99]);
+        row(name, group.flows, [group.p50, group.p95, group.p99]);
     }
     let all = &report.fct_slowdown;
     if let (Some(p50), Some(p95), Some(p99)) = (all.p50, all.p95, all.p99)
         && all.by_size.len() + all.by_priority.len() > 1
     {
-        let flows = report.flows_finished.to_string();
-        let [p50, p95, p99] = [p50, p95, p99].map(decimal);
-        slowdowns.add_row(["all".to_owned(), flows, p50, p95, p99]);
+        row("all".to_owned(), report.flows_finished, [p50, p95, p99]);
     }
     let rate = |bytes| Rate::from_bytes_per_s(bytes).map_or("0".to_owned(), Rate::short);
     let undetermined = match report.undetermined_packets {
@@ -213,9 +203,7 @@ fn shown(report: &Report) -> String {
             lost.on_link, lost.queued, lost.no_route, lost.control
         )
     });
-    let jain = report
-        .jain
-        .map_or("-".to_owned(), |jain| format!("{jain:.3}"));
+    let jain = decimal(report.jain);
     let last = report
         .last_flow_end_ms
         .map_or_else(String::new, |end| format!(", the last at {end:.3} ms"));
@@ -246,13 +234,12 @@ fn shown_classes(report: &Report, rate: impl Fn(u64) -> String) -> String {
         return String::new();
     }
     let mut table = plain_table(&["CLASS", "FLOWS", "GOODPUT", "JAIN"], &[0]);
-    let none = || "-".to_owned();
     for (name, class) in &report.classes {
         table.add_row([
             name.clone(),
             class.flows.to_string(),
             rate(class.goodput_bytes_per_s),
-            class.jain.map_or_else(none, |jain| format!("{jain:.3}")),
+            decimal(class.jain),
         ]);
     }
     format!("\n\n{}", table_text(&table).trim_end())
@@ -287,7 +274,7 @@ fn shown_windows(report: &Report, rate: impl Fn(u64) -> String) -> String {
             format!("{}..{} ms", ms(window.from_ms), ms(window.to_ms)),
             window.flows.to_string(),
             window.goodput_bytes_per_s.map_or_else(none, &rate),
-            window.jain.map_or_else(none, |jain| format!("{jain:.3}")),
+            decimal(window.jain),
         ];
         let rates = rates(window);
         let of = |sender| rates.get(sender).copied().map_or_else(none, &rate);

@@ -14,12 +14,15 @@ mod sweep;
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::num::NonZeroUsize;
 
 use clap::Subcommand;
 use ecn_report::output::OutputError;
-use ecn_sim::experiment;
+use ecn_sim::engine::Time;
+use ecn_sim::experiment::{self, Experiment};
+use ecn_sim::parallel::cores;
 use ecn_sim::report::RunError;
-use ecn_sim::scenario::ScenarioError;
+use ecn_sim::scenario::{ScenarioError, window};
 use ecn_sim::simulation::SimulationError;
 use ecn_sim::sweep::SweepError;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -45,28 +48,24 @@ pub struct Error {
 }
 
 impl Error {
+    fn new(code: u8, message: impl fmt::Display) -> Self {
+        let message = message.to_string();
+        Self { code, message }
+    }
+
     /// The operation failed.
     pub fn failed(message: impl fmt::Display) -> Self {
-        Self {
-            code: FAILED,
-            message: message.to_string(),
-        }
+        Self::new(FAILED, message)
     }
 
     /// Bad usage or configuration.
     pub fn usage(message: impl fmt::Display) -> Self {
-        Self {
-            code: USAGE,
-            message: message.to_string(),
-        }
+        Self::new(USAGE, message)
     }
 
     /// A prerequisite is missing.
     pub fn lacking(message: impl fmt::Display) -> Self {
-        Self {
-            code: LACKING,
-            message: message.to_string(),
-        }
+        Self::new(LACKING, message)
     }
 }
 
@@ -78,10 +77,8 @@ impl From<ScenarioError> for Error {
 
 impl From<OutputError> for Error {
     fn from(error: OutputError) -> Self {
-        if error.is_full() {
-            return Self::failed(error);
-        }
-        Self::usage(error)
+        let code = if error.is_full() { FAILED } else { USAGE };
+        Self::new(code, error)
     }
 }
 
@@ -100,10 +97,7 @@ impl From<ecn_sim::fabric::RunError> for Error {
     fn from(error: ecn_sim::fabric::RunError) -> Self {
         match error {
             ecn_sim::fabric::RunError::Value(_) => Self::usage(error),
-            ecn_sim::fabric::RunError::Stopped { .. } => Self {
-                code: STOPPED,
-                ..Self::failed(error)
-            },
+            ecn_sim::fabric::RunError::Stopped { .. } => Self::new(STOPPED, error),
             _ => Self::failed(error),
         }
     }
@@ -184,8 +178,8 @@ pub fn run(sim: &Sim) -> Result<(), Error> {
     }
 }
 
-/// Checks that `--set` sets each key once.
-fn check_set_once(settings: &[String]) -> Result<(), Error> {
+/// Applies `--set`, each key of which may be set once.
+fn set_all(experiment: &mut Experiment, settings: &[String]) -> Result<(), Error> {
     let mut known = BTreeSet::new();
     let keys = settings
         .iter()
@@ -195,7 +189,22 @@ fn check_set_once(settings: &[String]) -> Result<(), Error> {
             return Err(Error::usage(format!("--set {key}: given twice")));
         }
     }
+    for setting in settings {
+        experiment.set_text(setting)?;
+    }
     Ok(())
+}
+
+/// The windows of `--window`, ps.
+fn windows(texts: &[String]) -> Result<Vec<(Time, Time)>, Error> {
+    let bad = |reason| Error::usage(format!("--window: {reason}"));
+    let windows = texts.iter().map(|text| window(text).map_err(bad));
+    windows.collect()
+}
+
+/// Number of parallel runs for `--threads`.
+fn threads(given: Option<NonZeroUsize>) -> usize {
+    given.map_or_else(cores, NonZeroUsize::get)
 }
 
 /// Prints a document or table to standard output; a closed pipe is not an error.

@@ -2,25 +2,28 @@
 
 use std::io::IsTerminal as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use ecn_sim::engine::{MS, Time};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A progress bar on standard error, drawn only on a terminal and only after the first half second.
+/// A progress bar on standard error, drawn only on a terminal and only after the first half second; removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Bar {
     position: Arc<AtomicU64>,
-    stop: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Bar {
     /// For simulated time up to `end`.
     pub(crate) fn of_time(end: Time) -> Self {
-        let template = "{wide_bar} {pos} of {len} ms simulated, {eta} left";
-        Self::new(end, MS, template)
+        Self::new(
+            end,
+            MS,
+            "{wide_bar} {pos} of {len} ms simulated, {eta} left",
+        )
     }
 
     /// For an operation that describes its progress as text.
@@ -50,7 +53,7 @@ impl Bar {
         template: &'static str,
         show: impl Fn(&ProgressBar) + Send + 'static,
     ) -> Self {
-        let stop = Arc::new(AtomicU64::new(0));
+        let stop = Arc::new(AtomicBool::new(false));
         let thread = std::io::stderr().is_terminal().then(|| {
             let stop = Arc::clone(&stop);
             std::thread::spawn(move || draw(show, &stop, length, template))
@@ -66,14 +69,11 @@ impl Bar {
     pub(crate) fn position(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.position)
     }
-
-    /// Removes the bar.
-    pub(crate) fn finish(self) {}
 }
 
 impl Drop for Bar {
     fn drop(&mut self) {
-        self.stop.store(1, Ordering::Relaxed);
+        self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
             let _ = thread.join();
@@ -81,16 +81,16 @@ impl Drop for Bar {
     }
 }
 
-fn draw(show: impl Fn(&ProgressBar), stop: &AtomicU64, length: u64, template: &str) {
+fn draw(show: impl Fn(&ProgressBar), stop: &AtomicBool, length: u64, template: &str) {
     std::thread::park_timeout(Duration::from_millis(500));
-    if stop.load(Ordering::Relaxed) != 0 {
+    if stop.load(Ordering::Relaxed) {
         return;
     }
     let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
-    while stop.load(Ordering::Relaxed) == 0 {
+    while !stop.load(Ordering::Relaxed) {
         show(&bar);
         std::thread::park_timeout(Duration::from_millis(100));
     }

@@ -1,6 +1,5 @@
 //! `ecn sim run`: one run of a scenario.
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -8,14 +7,14 @@ use ecn_report::figure::{Line, LineFigure, Panel};
 use ecn_report::output::{Output, Target};
 use ecn_report::table::{Cell, Table};
 use ecn_report::terminal::{plain_table, table_text};
-use ecn_sim::engine::{MS, NS, Time};
+use ecn_sim::engine::{MS, Time};
 use ecn_sim::experiment::Experiment;
-use ecn_sim::report::{self, Run, RunReport, WindowReport};
-use ecn_sim::scenario::{ScenarioError, span};
-
-use super::{Error, check_set_once, json, print};
-use crate::progress;
 use ecn_sim::records::table_of_report;
+use ecn_sim::report::{self, Run, RunReport, WindowReport};
+use ecn_sim::scenario::ScenarioError;
+
+use super::{Error, json, print, set_all, windows};
+use crate::progress::Bar;
 
 /// Arguments of `run`.
 #[derive(Args, Debug)]
@@ -45,67 +44,46 @@ pub struct RunArgs {
     pub(super) json: bool,
 }
 
-impl RunArgs {
-    /// The windows, ps.
-    pub(super) fn windows(&self) -> Result<Vec<(Time, Time)>, Error> {
-        windows(&self.window)
-    }
-}
-
-/// The windows of `--window`, ps.
-pub(super) fn windows(texts: &[String]) -> Result<Vec<(Time, Time)>, Error> {
-    let window = |text: &String| {
-        let (from, to) =
-            span(text).map_err(|reason| Error::usage(format!("--window: {reason}")))?;
-        Ok((from.as_nanos() * NS, to.as_nanos() * NS))
-    };
-    texts.iter().map(window).collect()
-}
-
 /// Width of the sliding window in the papers' figures; a hundredth of the run for longer runs.
 const SLIDING: Time = 2 * MS;
 /// Maximum number of points in a series.
 const POINTS: Time = 1_000;
 
-fn sliding(duration: Time) -> Time {
-    (duration / 100 / MS * MS).max(SLIDING)
-}
-
 pub(super) fn run(args: &RunArgs) -> Result<(), Error> {
-    check_set_once(&args.set)?;
-    let mut scenario = match Experiment::find(&args.scenario)? {
+    let mut experiment = Experiment::find(&args.scenario)?;
+    if let Experiment::Shares(scenario) = &experiment {
+        if args.threads > 1 {
+            let reason = format!(
+                "--threads {}: does not apply to `{}`: only runs of data centres are split",
+                args.threads, scenario.name
+            );
+            return Err(Error::usage(reason));
+        }
+        scenario.check_applicable().map_err(ScenarioError::from)?;
+    }
+    set_all(&mut experiment, &args.set)?;
+    let scenario = match experiment {
         Experiment::Shares(scenario) => *scenario,
-        Experiment::Fabric(fabric) => return super::fabric::run(*fabric, args),
+        Experiment::Fabric(fabric) => return super::fabric::run(&fabric, args),
     };
-    if args.threads > 1 {
-        let reason = format!(
-            "--threads {}: does not apply to `{}`: only runs of data centres are split",
-            args.threads, scenario.name
-        );
-        return Err(Error::usage(reason));
-    }
-    scenario.check_applicable().map_err(ScenarioError::from)?;
-    for setting in &args.set {
-        scenario.set_text(setting)?;
-    }
     scenario
         .check_settings(&args.set)
         .map_err(ScenarioError::from)?;
-    let windows = args.windows()?;
+    let windows = windows(&args.window)?;
     let target = args.out.as_deref().map(Target::new).transpose()?;
     let output = target.as_ref().and_then(Target::folder);
     let duration = scenario.duration();
     // The sliding window is a whole number of steps.
-    let sliding = sliding(duration);
+    let sliding = (duration / 100 / MS * MS).max(SLIDING);
     let step = sliding / (sliding / (duration / POINTS).max(1)).clamp(1, 20);
     let step = if output.is_some() {
         step.min(duration)
     } else {
         0
     };
-    let bar = progress::Bar::of_time(duration);
+    let bar = Bar::of_time(duration);
     let run = report::run(&scenario, args.seed, &windows, step, Some(bar.position()))?;
-    bar.finish();
+    drop(bar);
     let report = run.report(&scenario, args.seed);
     if let Some(output) = output {
         write(output, &run, &report, sliding)?;
@@ -119,29 +97,34 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Error> {
     print(&shown(&report))
 }
 
+/// A number in a table for display.
+pub(super) fn decimal(value: Option<f64>) -> String {
+    value.map_or("-".to_owned(), |value| format!("{value:.3}"))
+}
+
 /// The report as a table for display.
 fn shown(report: &RunReport) -> String {
-    let mut text = String::new();
-    let header = |from: f64, to: f64| format!("{from}..{to} ms");
-    let mut rows: Vec<(String, Vec<String>)> = Vec::new();
+    let mut rows: Vec<Vec<String>> = Vec::new();
     let mut columns = vec!["SHARE OF THE LINK".to_owned()];
-    for (column, window) in report.windows.iter().enumerate() {
+    for window in &report.windows {
+        let column = columns.len();
+        // A value in the row of this name.
         let mut put = |name: &str, value: Option<f64>| {
-            let at = rows
-                .iter()
-                .position(|(row, _)| row == name)
-                .unwrap_or_else(|| {
-                    rows.push((name.to_owned(), Vec::new()));
-                    rows.len() - 1
-                });
-            rows[at].1.resize(column, String::new());
-            rows[at]
-                .1
-                .push(value.map_or("-".to_owned(), |value| format!("{value:.3}")));
+            let known = rows.iter().position(|row| row[0] == name);
+            let at = known.unwrap_or(rows.len());
+            if known.is_none() {
+                rows.push(vec![name.to_owned()]);
+            }
+            rows[at].resize(column, String::new());
+            rows[at].push(decimal(value));
         };
+        let (from, to) = match window {
+            WindowReport::Hp(w) => (w.from_ms, w.to_ms),
+            WindowReport::Any(w) => (w.from_ms, w.to_ms),
+        };
+        columns.push(format!("{from}..{to} ms"));
         match window {
             WindowReport::Hp(w) => {
-                columns.push(header(w.from_ms, w.to_ms));
                 put("root", Some(w.root));
                 put("inter-switch", Some(w.inter_switch));
                 put("local flows", Some(w.local));
@@ -157,7 +140,6 @@ fn shown(report: &RunReport) -> String {
                 }
             }
             WindowReport::Any(w) => {
-                columns.push(header(w.from_ms, w.to_ms));
                 for (class, share) in &w.classes {
                     put(&format!("class {class}"), Some(share.share));
                     put(&format!("Jain's index, {class}"), share.jain);
@@ -192,31 +174,25 @@ fn shown(report: &RunReport) -> String {
     }
     let header: Vec<&str> = columns.iter().map(String::as_str).collect();
     let mut shares = plain_table(&header, &[0]);
-    for (name, mut values) in rows {
-        values.insert(0, name);
-        values.resize(columns.len(), String::new());
-        shares.add_row(values);
+    for mut row in rows {
+        row.resize(columns.len(), String::new());
+        shares.add_row(row);
     }
-    let marked: Vec<String> = report
-        .marked_packets
-        .iter()
+    let marked = report.marked_packets.iter();
+    let marked: Vec<String> = marked
         .map(|(class, packets)| format!("{class} {packets}"))
         .collect();
-    let _ = writeln!(text, "{}", table_text(&shares));
-    let _ = writeln!(
-        text,
-        "whole run: marked packets: {}; input triggers {}, output triggers {}, drops {}",
+    format!(
+        "{}\nwhole run: marked packets: {}; input triggers {}, output triggers {}, drops {}\n\
+         {} packet-hops in {:.3} s",
+        table_text(&shares),
         marked.join(", "),
         report.input_triggers,
         report.output_triggers,
-        report.dropped_packets
-    );
-    let _ = write!(
-        text,
-        "{} packet-hops in {:.3} s",
-        report.packet_hops, report.wall_s
-    );
-    text
+        report.dropped_packets,
+        report.packet_hops,
+        report.wall_s
+    )
 }
 
 /// All files that `run` may write into a folder.
@@ -245,15 +221,12 @@ fn write(output: &Output, run: &Run, report: &RunReport, sliding: Time) -> Resul
     let table = Table::new(report::SERIES, rows);
     let mut files = table.files("series").map_err(Error::failed)?;
     let title = report.scenario.clone();
-    let lines = series
-        .into_iter()
-        .enumerate()
-        .map(|(look, (label, points))| Line {
-            label,
-            points,
-            look,
-            ..Line::default()
-        });
+    let lines = (0..).zip(series).map(|(look, (label, points))| Line {
+        label,
+        points,
+        look,
+        ..Line::default()
+    });
     let figure = LineFigure {
         title: format!("{title}: rates over time"),
         x_label: format!("time (ms), in windows of {} ms", sliding / MS),
@@ -266,8 +239,7 @@ fn write(output: &Output, run: &Run, report: &RunReport, sliding: Time) -> Resul
         }],
         ..LineFigure::default()
     };
-    let svg = figure.to_svg();
-    files.push(("run.svg".to_owned(), svg.into_bytes()));
+    files.push(("run.svg".to_owned(), figure.to_svg().into_bytes()));
     files.push(("run.json".to_owned(), (json(report)? + "\n").into_bytes()));
     Ok(output.replace_all(&files, FILES)?)
 }

@@ -4,10 +4,9 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::Args;
-use ecn_sim::parallel::cores;
 use ecn_sim::sweep::{Job, Shard, Sweep};
 
-use super::{Error, json, print};
+use super::{Error, json, print, threads};
 use crate::progress::Bar;
 
 /// Arguments of `sweep`.
@@ -32,10 +31,9 @@ pub struct SweepArgs {
 pub(super) fn run(args: &SweepArgs) -> Result<(), Error> {
     let sweep = Sweep::load(&args.file)?;
     let job = Job::open(&sweep, &args.out, args.shard)?;
-    let threads = args.threads.map_or_else(cores, NonZeroUsize::get);
     let bar = Bar::of_runs(job.left() as u64);
-    let summary = job.run(threads, &bar.position())?;
-    bar.finish();
+    let summary = job.run(threads(args.threads), &bar.position())?;
+    drop(bar);
     if args.json {
         print(&json(&summary)?)?;
     } else {

@@ -30,7 +30,7 @@ mod figures;
 mod html;
 mod measures;
 mod plan;
-pub mod shares;
+mod shares;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests;
@@ -39,7 +39,7 @@ pub use figures::Figure;
 pub use html::HEADER;
 pub use measures::{Measure, Measures, WindowMeasures};
 pub use plan::{Compared, Plan};
-pub use shares::SharesComparison;
+pub use shares::{SharesComparison, SharesOutcome};
 
 use ecn_report::figure::NetworkFigure;
 use ecn_report::statistics::Sample;
@@ -48,6 +48,7 @@ use ecn_units::suggestion;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
@@ -59,6 +60,7 @@ use crate::fabric::{Options, Report, RunError, Scenario, run};
 use crate::parallel::Panicked;
 use crate::records;
 use crate::scenario::ScenarioError;
+use plan::distinct;
 
 /// A comparison that is not possible.
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +84,13 @@ pub enum CompareError {
     /// A run panicked.
     #[error(transparent)]
     Panic(#[from] Panicked),
+}
+
+impl CompareError {
+    /// What is wrong with a scheme.
+    fn scheme(text: &str, reason: &str) -> Self {
+        Self::Schemes(format!("--schemes {text}: {reason}"))
+    }
 }
 
 /// A quantity over time, sampled in one run of a scheme.
@@ -209,7 +218,7 @@ impl Plan<Scenario> {
     pub fn run(&self, threads: usize, progress: &AtomicU64) -> Result<Comparison, CompareError> {
         let (_, first) = &self.schemes[0];
         let network = first.figure().map_err(ScenarioError::from)?;
-        let results = self.results(threads, progress, |scenario, seed| {
+        let run = |scenario: &Scenario, seed| {
             let options = Options {
                 series: seed == 1,
                 windows: self.windows.clone(),
@@ -223,23 +232,21 @@ impl Plan<Scenario> {
                     over_time(series, WINDOW_PACKETS * scenario.packet_time())
                 }),
             })
-        })?;
-        let mut results = results.into_iter();
-        let (common, own) = self.parameters();
-        let outcome = |((scheme, _), parameters): (&(String, _), _)| {
-            let mut outcome = outcome(scheme, distinct(results.by_ref().take(self.seeds as usize)));
-            outcome.parameters = parameters;
-            // Each run ends at its own time.
-            for (window, (_, to)) in outcome.windows.iter_mut().zip(&self.windows) {
-                window.to_ms = *to as f64 / MS as f64;
-            }
-            outcome
         };
+        let (parameters, schemes) =
+            self.outcomes(threads, progress, run, |scheme, own, runs| {
+                let mut outcome = outcome(scheme, own, distinct(runs, One::repeats));
+                // Each run ends at its own time.
+                for (window, (_, to)) in outcome.windows.iter_mut().zip(&self.windows) {
+                    window.to_ms = *to as f64 / MS as f64;
+                }
+                outcome
+            })?;
         Ok(Comparison {
             scenario: first.name().to_owned(),
             seeds: self.seeds,
-            parameters: common,
-            schemes: self.schemes.iter().zip(own).map(outcome).collect(),
+            parameters,
+            schemes,
             network,
         })
     }
@@ -249,7 +256,35 @@ impl Compared for Scenario {
     const SCHEME: &'static [&'static str] = &["scheme"];
 
     fn with_scheme(&self, text: &str) -> Result<Self, CompareError> {
-        with_scheme(self, text)
+        let mut scenario = self.clone();
+        let mut words = text.split(':');
+        let name = words.next().unwrap_or_default();
+        scenario.set_text(&format!("scheme={name}"))?;
+        let keys = scenario.keys();
+        let tables = scenario.parameters.scheme.tables();
+        let own = || {
+            let keys = keys.keys().filter_map(|key| key.split_once('.'));
+            keys.filter(|(table, _)| tables.contains(table))
+        };
+        let mut set = Vec::new();
+        for setting in words {
+            let key = plan::key(text, setting)?.trim();
+            let Some((table, _)) = own().find(|(_, known)| *known == key) else {
+                let known: Vec<&str> = own().map(|(_, key)| key).collect();
+                let reason = match known[..] {
+                    [] => format!("`{name}` has no parameters"),
+                    _ => format!("`{name}` has no `{key}`: {}", suggestion(key, &known)),
+                };
+                return Err(CompareError::scheme(text, &reason));
+            };
+            if set.contains(&key) {
+                let reason = format!("`{key}` is given twice");
+                return Err(CompareError::scheme(text, &reason));
+            }
+            set.push(key);
+            scenario.set_text(&format!("{table}.{setting}"))?;
+        }
+        Ok(scenario)
     }
 
     fn set_but_inapplicable(&self) -> Vec<String> {
@@ -272,39 +307,6 @@ impl Compared for Scenario {
     }
 }
 
-/// The scenario with a scheme, and with the parameters given after its name.
-fn with_scheme(base: &Scenario, text: &str) -> Result<Scenario, CompareError> {
-    let mut scenario = base.clone();
-    let mut words = text.split(':');
-    let name = words.next().unwrap_or_default();
-    scenario.set_text(&format!("scheme={name}"))?;
-    let keys = scenario.keys();
-    let tables = scenario.parameters.scheme.tables();
-    let own = || keys.keys().filter_map(|key| key.split_once('.'));
-    let own = || own().filter(|(table, _)| tables.contains(table));
-    let mut set = Vec::new();
-    for setting in words {
-        let bad = |reason| CompareError::Schemes(format!("--schemes {text}: {reason}"));
-        let Some((key, _)) = setting.split_once('=') else {
-            return Err(bad(format!("KEY=VALUE is needed, not `{setting}`")));
-        };
-        let key = key.trim();
-        let Some((table, _)) = own().find(|(_, known)| *known == key) else {
-            let known: Vec<&str> = own().map(|(_, key)| key).collect();
-            return Err(bad(match known[..] {
-                [] => format!("`{name}` has no parameters"),
-                _ => format!("`{name}` has no `{key}`: {}", suggestion(key, &known)),
-            }));
-        };
-        if set.contains(&key) {
-            return Err(bad(format!("`{key}` is given twice")));
-        }
-        set.push(key);
-        scenario.set_text(&format!("{table}.{setting}"))?;
-    }
-    Ok(scenario)
-}
-
 /// Results of a run.
 struct One {
     report: Report,
@@ -318,16 +320,6 @@ impl One {
         let counts = |one: &Self| (one.report.events, one.report.packet_hops);
         counts(self) == counts(other) && self.finished == other.finished
     }
-}
-
-/// All runs, or only one if all are identical: repeating a scenario without randomness adds no information. The order
-/// of seeds is kept, because schemes are compared seed by seed.
-fn distinct(runs: impl Iterator<Item = One>) -> Vec<One> {
-    let mut runs: Vec<One> = runs.collect();
-    if runs.iter().all(|run| run.repeats(&runs[0])) {
-        runs.truncate(1);
-    }
-    runs
 }
 
 /// Maximum number of points in a series: steps of a run are merged accordingly.
@@ -375,7 +367,7 @@ fn over_time(sampled: &series::Series, window: Time) -> Vec<Series> {
 const POINTS: usize = 500;
 
 /// Combines the runs of a scheme.
-fn outcome(scheme: &str, results: Vec<One>) -> Outcome {
+fn outcome(scheme: String, parameters: BTreeMap<String, String>, results: Vec<One>) -> Outcome {
     let (mut runs, mut flows, mut series) = (Vec::new(), Vec::new(), Vec::new());
     for one in results {
         runs.push(one.report);
@@ -397,8 +389,8 @@ fn outcome(scheme: &str, results: Vec<One>) -> Outcome {
     let total = |value: fn(&Report) -> u64| runs.iter().map(value).sum();
     let ci95 = Intervals::of(&runs, &fct_slowdown);
     Outcome {
-        scheme: scheme.to_owned(),
-        parameters: BTreeMap::new(),
+        scheme,
+        parameters,
         flows_started: total(|run| run.flows_started),
         flows_finished: total(|run| run.flows_finished),
         fct_slowdown,
@@ -420,85 +412,80 @@ fn outcome(scheme: &str, results: Vec<One>) -> Outcome {
 }
 
 /// A row per scheme and run (and window).
-fn table_of_runs<'a, R: Serialize + 'a>(runs: impl Iterator<Item = (&'a str, &'a R)>) -> Table {
-    let rows = runs.flat_map(|(scheme, run)| {
-        let run = serde_json::to_value(run).unwrap_or_default();
-        records::rows(&run).into_iter().map(move |mut row| {
-            row.insert("scheme".to_owned(), scheme.into());
-            row
-        })
-    });
-    records::table(vec!["scheme".to_owned()], rows.collect())
+fn table_of_runs<'a, R: Serialize + 'a>(
+    schemes: impl Iterator<Item = (&'a String, &'a Vec<R>)>,
+) -> Table {
+    let mut rows = Vec::new();
+    for (scheme, runs) in schemes {
+        for run in runs {
+            let run = serde_json::to_value(run).unwrap_or_default();
+            for mut row in records::rows(&run) {
+                row.insert("scheme".to_owned(), scheme.as_str().into());
+                rows.push(row);
+            }
+        }
+    }
+    records::table(vec!["scheme".to_owned()], rows)
 }
 
-/// Columns of [`Comparison::rows`].
-pub const COLUMNS: [&str; 21] = [
-    "scheme",
-    "runs",
-    "flows_started",
-    "flows_finished",
-    "fct_slowdown_p50",
-    "fct_slowdown_p95",
-    "fct_slowdown_p99",
-    "last_flow_end_ms",
-    "goodput_bytes_per_s",
-    "jain",
-    "dropped_packets",
-    "pause_frames",
-    "marked_packets",
-    "undetermined_packets",
-    "head_of_line_victims",
-    "fct_slowdown_p50_ci95",
-    "fct_slowdown_p95_ci95",
-    "fct_slowdown_p99_ci95",
-    "last_flow_end_ms_ci95",
-    "goodput_bytes_per_s_ci95",
-    "jain_ci95",
-];
+/// A number in a file; empty if unknown.
+fn known(value: Option<f64>) -> String {
+    value.map_or_else(String::new, |value| value.to_string())
+}
 
-/// Columns of [`Comparison::rows_by_size`].
-pub const COLUMNS_BY_SIZE: [&str; 7] = [
-    "scheme",
-    "from_bytes",
-    "to_bytes",
-    "flows",
-    "fct_slowdown_p50",
-    "fct_slowdown_p95",
-    "fct_slowdown_p99",
+/// Name and value of a column.
+type Column = (&'static str, fn(&Outcome) -> String);
+
+/// Columns of [`Comparison::rows`].
+const COLUMNS: [Column; 21] = [
+    ("scheme", |one| one.scheme.clone()),
+    ("runs", |one| one.runs.len().to_string()),
+    ("flows_started", |one| one.flows_started.to_string()),
+    ("flows_finished", |one| one.flows_finished.to_string()),
+    ("fct_slowdown_p50", |one| known(one.fct_slowdown.p50)),
+    ("fct_slowdown_p95", |one| known(one.fct_slowdown.p95)),
+    ("fct_slowdown_p99", |one| known(one.fct_slowdown.p99)),
+    ("last_flow_end_ms", |one| known(one.last_flow_end_ms)),
+    ("goodput_bytes_per_s", |one| {
+        one.goodput_bytes_per_s.to_string()
+    }),
+    ("jain", |one| known(one.jain)),
+    ("dropped_packets", |one| one.dropped_packets.to_string()),
+    ("pause_frames", |one| one.pause_frames.to_string()),
+    ("marked_packets", |one| one.marked_packets.to_string()),
+    ("undetermined_packets", |one| {
+        one.undetermined_packets.to_string()
+    }),
+    ("head_of_line_victims", |one| {
+        one.head_of_line_victims.to_string()
+    }),
+    ("fct_slowdown_p50_ci95", |one| {
+        known(one.ci95.fct_slowdown_p50)
+    }),
+    ("fct_slowdown_p95_ci95", |one| {
+        known(one.ci95.fct_slowdown_p95)
+    }),
+    ("fct_slowdown_p99_ci95", |one| {
+        known(one.ci95.fct_slowdown_p99)
+    }),
+    ("last_flow_end_ms_ci95", |one| {
+        known(one.ci95.last_flow_end_ms)
+    }),
+    ("goodput_bytes_per_s_ci95", |one| {
+        known(one.ci95.goodput_bytes_per_s)
+    }),
+    ("jain_ci95", |one| known(one.ci95.jain)),
 ];
 
 /// Maximum number of sending hosts that a table for display shows.
 const SENDERS_SHOWN: usize = 8;
 
 impl Comparison {
-    /// A row of numbers per scheme, under [`COLUMNS`].
+    /// The names of the columns, and a row of numbers per scheme.
     pub fn rows(&self) -> impl Iterator<Item = [String; 21]> {
-        let known = |value: Option<f64>| value.map_or_else(String::new, |v| v.to_string());
-        self.schemes.iter().map(move |one| {
-            [
-                one.scheme.clone(),
-                one.runs.len().to_string(),
-                one.flows_started.to_string(),
-                one.flows_finished.to_string(),
-                known(one.fct_slowdown.p50),
-                known(one.fct_slowdown.p95),
-                known(one.fct_slowdown.p99),
-                known(one.last_flow_end_ms),
-                one.goodput_bytes_per_s.to_string(),
-                known(one.jain),
-                one.dropped_packets.to_string(),
-                one.pause_frames.to_string(),
-                one.marked_packets.to_string(),
-                one.undetermined_packets.to_string(),
-                one.head_of_line_victims.to_string(),
-                known(one.ci95.fct_slowdown_p50),
-                known(one.ci95.fct_slowdown_p95),
-                known(one.ci95.fct_slowdown_p99),
-                known(one.ci95.last_flow_end_ms),
-                known(one.ci95.goodput_bytes_per_s),
-                known(one.ci95.jain),
-            ]
-        })
+        let header = COLUMNS.map(|(name, _)| name.to_owned());
+        let row = |one: &Outcome| COLUMNS.map(|(_, value)| value(one));
+        iter::once(header).chain(self.schemes.iter().map(row))
     }
 
     /// A row per window and measure, a column per scheme; by sending host only if there are few.
@@ -520,14 +507,21 @@ impl Comparison {
 
     /// A row per scheme and run (and window); only one run if all seeds gave the same results.
     pub fn runs(&self) -> Table {
-        let runs = (self.schemes.iter())
-            .flat_map(|one| one.runs.iter().map(|run| (one.scheme.as_str(), run)));
-        table_of_runs(runs)
+        table_of_runs(self.schemes.iter().map(|one| (&one.scheme, &one.runs)))
     }
 
-    /// A row per scheme and group of sizes, under [`COLUMNS_BY_SIZE`].
+    /// The names of the columns, and a row per scheme and group of sizes.
     pub fn rows_by_size(&self) -> impl Iterator<Item = [String; 7]> {
-        self.schemes.iter().flat_map(|one| {
+        let header = [
+            "scheme",
+            "from_bytes",
+            "to_bytes",
+            "flows",
+            "fct_slowdown_p50",
+            "fct_slowdown_p95",
+            "fct_slowdown_p99",
+        ];
+        let rows = self.schemes.iter().flat_map(|one| {
             one.fct_slowdown.by_size.iter().map(|group| {
                 [
                     one.scheme.clone(),
@@ -539,6 +533,7 @@ impl Comparison {
                     group.p99.to_string(),
                 ]
             })
-        })
+        });
+        iter::once(header.map(str::to_owned)).chain(rows)
     }
 }

@@ -45,10 +45,8 @@ pub struct Choice {
 pub(crate) fn inlined<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::draft2020_12().for_serialize();
     let settings = settings.with(|settings| settings.inline_subschemas = true);
-    settings
-        .into_generator()
-        .into_root_schema_for::<T>()
-        .to_value()
+    let generator = settings.into_generator();
+    generator.into_root_schema_for::<T>().to_value()
 }
 
 /// The properties of a schema, those of a table in it as `table.key`.
@@ -162,9 +160,9 @@ fn choices(schema: &Value, is_part: bool, into: &mut Vec<Choice>) {
         .iter()
         .find_map(|key| schema[key].as_array());
     if let Some(branches) = branches {
-        branches
-            .iter()
-            .for_each(|branch| choices(branch, true, into));
+        for branch in branches {
+            choices(branch, true, into);
+        }
         return;
     }
     let value = match (schema["const"].as_str(), schema["title"].as_str()) {
@@ -178,11 +176,6 @@ fn choices(schema: &Value, is_part: bool, into: &mut Vec<Choice>) {
     };
     let about = Some(about(schema)).filter(|about| is_part && !about.is_empty());
     into.push(Choice { value, about });
-}
-
-/// The unit in a schema.
-fn unit(schema: &Value) -> Option<String> {
-    schema["unit"].as_str().map(str::to_owned)
 }
 
 /// Every key of the built-in scenarios, by name; a key that means something else in other scenarios is listed again.
@@ -204,7 +197,7 @@ pub fn all() -> Vec<Key> {
             let at = known.unwrap_or_else(|| {
                 keys.push(Key {
                     sources: sources(&key, scenario, &about),
-                    unit: unit(schema),
+                    unit: schema["unit"].as_str().map(str::to_owned),
                     defaults: BTreeMap::new(),
                     key,
                     about,
@@ -286,13 +279,9 @@ impl Key {
 
     /// The default in most scenarios, and those in the others.
     fn default_text(&self) -> String {
-        let count = |value: &str| {
-            self.defaults
-                .values()
-                .filter(|other| *other == value)
-                .count()
-        };
-        let usual = self.defaults.values().max_by_key(|value| count(value));
+        let values = || self.defaults.values();
+        let count = |value: &str| values().filter(|other| *other == value).count();
+        let usual = values().max_by_key(|value| count(value));
         let usual = usual.map_or("", String::as_str);
         let others = self.defaults.iter().filter(|(_, value)| *value != usual);
         let others = others.map(|(scenario, value)| format!("; in {scenario} {value}"));
@@ -307,11 +296,8 @@ impl Key {
             [Choice { value, about: None }] => lines.push(format!("value: {value}")),
             values => lines.extend(values.iter().map(|Choice { value, about }| {
                 // Words are quoted; forms are described.
-                let quote = if value.contains(", such as ") {
-                    ""
-                } else {
-                    "`"
-                };
+                let is_form = value.contains(", such as ");
+                let quote = if is_form { "" } else { "`" };
                 let about = about.iter().map(|about| format!(": {about}"));
                 format!("- {quote}{value}{quote}{}", about.collect::<String>())
             })),
@@ -328,14 +314,11 @@ impl Key {
         let sources = self.sources.iter();
         let sources = sources.map(|(letter, text)| format!("{letter}: {text}"));
         for line in self.lines().into_iter().chain(sources) {
-            let further = if line.starts_with("- ") {
-                "      "
-            } else {
-                "    "
-            };
+            let further = if line.starts_with("- ") { 6 } else { 4 };
+            let further = " ".repeat(further);
             let options = textwrap::Options::new(columns)
                 .initial_indent("    ")
-                .subsequent_indent(further);
+                .subsequent_indent(&further);
             let _ = writeln!(text, "{}", textwrap::fill(&line, options));
         }
         text
@@ -368,28 +351,21 @@ pub fn find(name: &str) -> Result<Vec<Key>, String> {
     let scheme = name.parse::<fabric::cc::Name>();
     let tables = scheme.map_or(Vec::new(), fabric::cc::Name::tables);
     let is_of_table = |key: &Key| {
-        key.table()
-            .is_some_and(|own| own == name || tables.contains(&own))
+        let table = key.table();
+        table.is_some_and(|own| own == name || tables.contains(&own))
     };
-    let of_scenario = all
-        .iter()
-        .cloned()
-        .filter_map(|key| key.of(|own| own == name));
+    let keys = all.iter().cloned();
+    let of_scenario = keys.filter_map(|key| key.of(|own| own == name));
     let mut found: Vec<Key> = of_scenario.collect();
-    let whole = |key: &&Key| key.key == name || is_of_table(key);
-    for key in all.iter().filter(whole) {
-        // `hp` is a scenario and a table, of other scenarios.
-        found.push(key.clone());
-    }
-    let in_table = |key: &&Key| key.name() == name;
-    let takes = |key: &&Key| key.values.iter().any(|choice| choice.value == name);
-    if found.is_empty() {
-        found.extend(all.iter().filter(in_table).cloned());
-    }
-    if found.is_empty() {
-        found.extend(all.iter().filter(takes).cloned());
-    }
-    if !found.is_empty() {
+    // `hp` is a scenario and a table, of other scenarios.
+    let mut add = |is_meant: &dyn Fn(&Key) -> bool| {
+        found.extend(all.iter().filter(|key| is_meant(key)).cloned());
+        !found.is_empty()
+    };
+    if add(&|key| key.key == name || is_of_table(key))
+        || add(&|key| key.name() == name)
+        || add(&|key| key.values.iter().any(|choice| choice.value == name))
+    {
         return Ok(found);
     }
     Err(match ecn_units::nearest(name, names(&all)) {
@@ -408,8 +384,8 @@ pub fn find_in(scenario: &str, name: &str) -> Result<Vec<Key>, String> {
         let hint = ecn_units::suggestion(scenario, &Experiment::names());
         format!("unknown scenario `{scenario}`: {hint}")
     })?;
-    let found: Vec<Key> = find(name)?
-        .into_iter()
+    let found = find(name)?.into_iter();
+    let found: Vec<Key> = found
         .filter_map(|key| key.of(|own| own == scenario))
         .collect();
     if found.is_empty() {

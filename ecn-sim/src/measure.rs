@@ -152,7 +152,7 @@ impl Snapshot {
     }
 
     /// Share of a channel's rate over `time`.
-    pub fn channel_share(&self, network: &Network, channel: usize, time: Time) -> f64 {
+    pub(crate) fn channel_share(&self, network: &Network, channel: usize, time: Time) -> f64 {
         share(self.channel_bytes[channel], network, channel, time)
     }
 
@@ -163,19 +163,19 @@ impl Snapshot {
     }
 
     /// Bytes of a flow that started on its last hop.
-    pub fn flow_bytes(&self, network: &Network, flow: usize) -> u64 {
+    pub(crate) fn flow_bytes(&self, network: &Network, flow: usize) -> u64 {
         self.flow_packets[flow] * u64::from(network.flows[flow].packet_bytes)
     }
 
     /// A class's share: the sum over its flows.
-    pub fn class_share(&self, network: &Network, class: usize, time: Time) -> f64 {
+    pub(crate) fn class_share(&self, network: &Network, class: usize, time: Time) -> f64 {
         flows_of(network, class)
             .map(|flow| self.flow_share(network, flow, time))
             .sum()
     }
 
     /// Jain's index over a class's flows; `None` without traffic.
-    pub fn class_jain(&self, network: &Network, class: usize) -> Option<f64> {
+    pub(crate) fn class_jain(&self, network: &Network, class: usize) -> Option<f64> {
         jain(flows_of(network, class).map(|flow| self.flow_packets[flow] as f64))
     }
 }

@@ -194,7 +194,7 @@ pub struct Run {
     pub wall: Duration,
 }
 
-/// Runs a scenario. `windows` in ps; if empty, [`default_windows`]. `progress` is updated regularly with the simulated
+/// Runs a scenario. `windows` in ps; if empty, those of the scenario. `progress` is updated regularly with the simulated
 /// time.
 ///
 /// # Errors
@@ -252,7 +252,7 @@ pub fn check(scenario: &Scenario, windows: &[(Time, Time)]) -> Result<Network, R
 
 /// The periods before, during and after the victim's activity, each without its first ms. If the victim's activity does
 /// not change, everything after the first fifth; for the rig and for bridges, everything after the warm-up.
-pub fn default_windows(scenario: &Scenario) -> Vec<(Time, Time)> {
+fn default_windows(scenario: &Scenario) -> Vec<(Time, Time)> {
     let end = scenario.duration();
     match &scenario.topology {
         Topology::Rig(Rig { warm_up, .. }) | Topology::Bridge(Bridge { warm_up, .. }) => {
@@ -297,25 +297,22 @@ impl Run {
         let links = hp.map_or_else(Vec::new, |(root, inter)| {
             vec![("root", root), ("inter-switch", inter)]
         });
-        let mut series: Vec<(String, Vec<(f64, f64)>)> = links
-            .iter()
-            .map(|(name, _)| (*name).to_owned())
-            .chain(network.classes.iter().cloned())
-            .map(|name| (name, Vec::new()))
-            .collect();
-        for (middle, counts) in record.sliding(width) {
-            let shares = links
-                .iter()
-                .map(|&(_, channel)| counts.channel_share(network, channel, width))
-                .chain(
-                    (0..network.classes.len())
-                        .map(|class| counts.class_share(network, class, width)),
-                );
-            for ((_, points), share) in series.iter_mut().zip(shares) {
-                points.push((middle, share));
-            }
-        }
-        series
+        let windows: Vec<(f64, Snapshot)> = record.sliding(width).collect();
+        let points = |share: &dyn Fn(&Snapshot) -> f64| {
+            let windows = windows.iter();
+            windows
+                .map(|(middle, counts)| (*middle, share(counts)))
+                .collect()
+        };
+        let of_links = links.into_iter().map(|(name, channel)| {
+            let share = |counts: &Snapshot| counts.channel_share(network, channel, width);
+            (name.to_owned(), points(&share))
+        });
+        let of_classes = network.classes.iter().enumerate().map(|(class, name)| {
+            let share = |counts: &Snapshot| counts.class_share(network, class, width);
+            (name.clone(), points(&share))
+        });
+        of_links.chain(of_classes).collect()
     }
 
     /// The report of this run.
@@ -338,10 +335,8 @@ impl Run {
                 .map(|flow| record.marked_packets[flow])
                 .sum()
         };
-        let mut marked_packets: BTreeMap<String, u64> = network
-            .classes
-            .iter()
-            .enumerate()
+        let classes = network.classes.iter().enumerate();
+        let mut marked_packets: BTreeMap<String, u64> = classes
             .map(|(class, name)| (name.clone(), marked(class)))
             .collect();
         if hp {
@@ -402,12 +397,11 @@ pub fn hp_shares(network: &Network, counts: &Snapshot, time: Time) -> HpWindow {
 
 /// A window of Fig. 1.
 pub fn hp_window(network: &Network, window: &Window) -> HpWindow {
+    let root = network.channel("root");
     HpWindow {
         from_ms: ms(window.from),
         to_ms: ms(window.to),
-        root_queue_max_packets: network
-            .channel("root")
-            .and_then(|root| window.queue_peaks.get(root).copied()),
+        root_queue_max_packets: root.and_then(|root| window.queue_peaks.get(root).copied()),
         ..hp_shares(network, &window.counts, window.to - window.from)
     }
 }
@@ -423,17 +417,24 @@ fn any_window(network: &Network, window: &Window) -> AnyWindow {
         let channels = network.channels.iter().enumerate();
         channels.filter(|(index, _)| used[*index])
     };
-    let of_output = |(index, _): &(usize, &Channel)| counts.waited_ns.get(*index).is_some();
-    let queues = links()
-        .filter(of_output)
-        .filter(|(_, channel)| channel.sender.is_some());
+    let share = |(index, channel): (usize, &Channel)| {
+        let share = counts.channel_share(network, index, time);
+        (channel.name.clone(), share)
+    };
+    let queue = |(index, channel): (usize, &Channel)| {
+        channel.sender.as_ref()?;
+        let queue = QueueCounts {
+            mean_packets: *counts.waited_ns.get(index)? as f64 / (time / NS).max(1) as f64,
+            max_packets: window.queue_peaks.get(index).copied().unwrap_or_default(),
+            dropped_packets: counts.dropped[index],
+        };
+        Some((channel.name.clone(), queue))
+    };
     let classes = network.classes.iter().enumerate().map(|(class, name)| {
-        let bytes: u64 = flows_of(network, class)
-            .map(|flow| counts.flow_bytes(network, flow))
-            .sum();
+        let bytes = flows_of(network, class).map(|flow| counts.flow_bytes(network, flow));
         let share = ClassShare {
             share: counts.class_share(network, class, time),
-            bytes_per_s: per_s(bytes, time),
+            bytes_per_s: per_s(bytes.sum(), time),
             jain: counts.class_jain(network, class),
             by_host: (!counts.waited_ns.is_empty()).then(|| host_shares(network, window, class)),
         };
@@ -442,25 +443,9 @@ fn any_window(network: &Network, window: &Window) -> AnyWindow {
     AnyWindow {
         from_ms: ms(window.from),
         to_ms: ms(window.to),
-        links: links()
-            .map(|(index, channel)| {
-                (
-                    channel.name.clone(),
-                    counts.channel_share(network, index, time),
-                )
-            })
-            .collect(),
+        links: links().map(share).collect(),
         classes: classes.collect(),
-        queues: queues
-            .map(|(index, channel)| {
-                let queue = QueueCounts {
-                    mean_packets: counts.waited_ns[index] as f64 / (time / NS).max(1) as f64,
-                    max_packets: window.queue_peaks.get(index).copied().unwrap_or_default(),
-                    dropped_packets: counts.dropped[index],
-                };
-                (channel.name.clone(), queue)
-            })
-            .collect(),
+        queues: links().filter_map(queue).collect(),
     }
 }
 
@@ -471,10 +456,8 @@ fn per_s(bytes: u64, time: Time) -> u64 {
 fn host_shares(network: &Network, window: &Window, class: usize) -> HostShares {
     let sum = |counts: &[u64]| flows_of(network, class).map(|flow| counts[flow]).sum();
     let in_us = |times: &[Times], percent| {
-        let times = times
-            .get(class)
-            .and_then(|times| times.quantile_ns(percent));
-        times.map(|ns| ns as f64 / 1e3)
+        let ns = times.get(class)?.quantile_ns(percent)?;
+        Some(ns as f64 / 1e3)
     };
     let arrive = flows_of(network, class).any(|flow| network.flows[flow].arrivals.is_some());
     let mut bytes: BTreeMap<u32, u64> = BTreeMap::new();
@@ -482,15 +465,13 @@ fn host_shares(network: &Network, window: &Window, class: usize) -> HostShares {
         *bytes.entry(network.flows[flow].host).or_default() +=
             window.counts.flow_bytes(network, flow);
     }
+    let of_host = |(host, bytes)| {
+        let name = network.hosts[host as usize].clone();
+        (name, per_s(bytes, window.to - window.from))
+    };
     HostShares {
         jain_hosts: jain(bytes.values().map(|&bytes| bytes as f64)),
-        hosts_bytes_per_s: bytes
-            .into_iter()
-            .map(|(host, bytes)| {
-                let name = network.hosts[host as usize].clone();
-                (name, per_s(bytes, window.to - window.from))
-            })
-            .collect(),
+        hosts_bytes_per_s: bytes.into_iter().map(of_host).collect(),
         marked_packets: sum(&window.counts.flow_marked),
         dropped_packets: sum(&window.counts.flow_dropped),
         host_dropped_packets: sum(&window.counts.host_dropped),

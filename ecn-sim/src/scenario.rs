@@ -124,11 +124,7 @@ impl FromStr for Victim {
 serde_as_text!(@serde Victim);
 
 /// `FROM..TO`, with FROM before TO.
-///
-/// # Errors
-///
-/// A description of the problem.
-pub fn span(text: &str) -> Result<(DurationText, DurationText), String> {
+fn span(text: &str) -> Result<(DurationText, DurationText), String> {
     let (from, to) = text
         .split_once("..")
         .ok_or_else(|| format!("`{text}` is not FROM..TO, such as 40ms..60ms"))?;
@@ -141,6 +137,17 @@ pub fn span(text: &str) -> Result<(DurationText, DurationText), String> {
         return Err(format!("`{text}`: FROM must be before TO"));
     }
     Ok((from, to))
+}
+
+/// A time window `FROM..TO`, ps.
+///
+/// # Errors
+///
+/// A description of the problem.
+pub fn window(text: &str) -> Result<(Time, Time), String> {
+    let (from, to) = span(text)?;
+    let ps = |time: DurationText| time.as_nanos().saturating_mul(NS);
+    Ok((ps(from), ps(to)))
 }
 
 /// HP's Fig. 1: its parameters in addition to the [`Model`].
@@ -195,6 +202,14 @@ fn check_warm_up(warm_up: DurationText, duration: DurationText) -> Result<(), Mo
     }
     let reason = format!("must be less than the duration, {duration}");
     Err(ModelError::new("warm_up", warm_up, reason))
+}
+
+fn check_delay(key: &str, delay: DurationText) -> Result<(), ModelError> {
+    if delay <= LONGEST_DELAY {
+        return Ok(());
+    }
+    let reason = format!("must be at most {LONGEST_DELAY}");
+    Err(ModelError::new(key, delay, reason))
 }
 
 /// The model of the testbed of `ecn rig run`: Fig. 1 as bridges. Its parameters in addition to the [`Model`].
@@ -264,35 +279,13 @@ impl Rig {
         in_range("local", self.local, 0..=250)?;
         in_range("remote", self.remote, 0..=250)?;
         check_warm_up(self.warm_up, self.duration)?;
-        Fig1 {
-            local: self.local,
-            remote: self.remote,
-            victim: self.victim,
-            duration: self.duration,
-            link_rate: self.link_rate,
-            link_delay: self.link_delay,
-            packet_bytes: self.packet_bytes,
-            stagger: self.stagger,
-        }
-        .describe()
+        self.fig1()
     }
 }
 
 /// Names in Fig. 1.
 const A: &str = "A";
 const B: &str = "B";
-
-/// The parts of HP's Fig. 1, with any kind of switch.
-struct Fig1 {
-    local: u32,
-    remote: u32,
-    victim: Victim,
-    duration: DurationText,
-    link_rate: Rate,
-    link_delay: DurationText,
-    packet_bytes: u32,
-    stagger: DurationText,
-}
 
 impl Hp {
     /// Fig. 1: remote sources A1.. and the victim's AV at switch A, local ones B1.. and the
@@ -303,30 +296,28 @@ impl Hp {
     /// A number out of range.
     pub fn describe(&self) -> Result<Description, ModelError> {
         in_range("flows", self.flows, 1..=250)?;
-        Fig1 {
+        Rig {
             local: self.flows,
             remote: self.flows,
             victim: self.victim,
+            warm_up: DurationText::from_nanos(0),
             duration: self.duration,
             link_rate: self.link_rate,
             link_delay: self.link_delay,
             packet_bytes: self.packet_bytes,
             stagger: self.stagger,
         }
-        .describe()
+        .fig1()
     }
 }
 
-impl Fig1 {
-    fn describe(&self) -> Result<Description, ModelError> {
+impl Rig {
+    /// The network of Fig. 1, with any kind of switch.
+    fn fig1(&self) -> Result<Description, ModelError> {
         in_range("packet_bytes", self.packet_bytes, 64..=1_000_000)?;
         check_duration(self.duration)?;
-        for (key, delay) in [("link_delay", self.link_delay), ("stagger", self.stagger)] {
-            if delay.as_nanos() > LONGEST_DELAY.as_nanos() {
-                let reason = format!("must be at most {LONGEST_DELAY}");
-                return Err(ModelError::new(key, delay, reason));
-            }
-        }
+        check_delay("link_delay", self.link_delay)?;
+        check_delay("stagger", self.stagger)?;
         let mut description = Description {
             switches: vec![A.into(), B.into()],
             ..Description::default()
@@ -370,18 +361,13 @@ impl Fig1 {
             let start = DurationText::from_nanos(self.stagger.as_nanos() * index as u64);
             description.flows.push(flow(class, host, "BC", start, None));
         }
-        let zero = DurationText::from_nanos(0);
-        match self.victim {
-            Victim::Off => {}
-            Victim::On => description
-                .flows
-                .push(flow("victim", "AV", "BV", zero, None)),
-            Victim::During(from, to) => {
-                description
-                    .flows
-                    .push(flow("victim", "AV", "BV", from, Some(to)));
-            }
-        }
+        let active = match self.victim {
+            Victim::Off => None,
+            Victim::On => Some((DurationText::from_nanos(0), None)),
+            Victim::During(from, to) => Some((from, Some(to))),
+        };
+        let victim = active.map(|(from, to)| flow("victim", "AV", "BV", from, to));
+        description.flows.extend(victim);
         Ok(description)
     }
 }
@@ -434,34 +420,31 @@ pub const BUILT_IN: &[(&str, &str)] = &[
 ];
 
 impl Scenario {
+    pub(crate) fn new(name: String, topology: Topology, model: Model) -> Self {
+        Self {
+            name,
+            topology,
+            default_model: model.clone(),
+            model,
+        }
+    }
+
     /// HP's Fig. 1 with the papers' values.
     pub fn hp() -> Self {
-        Self {
-            name: "hp".to_owned(),
-            topology: Topology::Hp(Hp::default()),
-            model: Model::default(),
-            default_model: Model::default(),
-        }
+        let topology = Topology::Hp(Hp::default());
+        Self::new("hp".to_owned(), topology, Model::default())
     }
 
     /// The testbed model with its default values.
     pub fn rig() -> Self {
-        Self {
-            name: "rig".to_owned(),
-            topology: Topology::Rig(Rig::default()),
-            model: Rig::model(),
-            default_model: Rig::model(),
-        }
+        let topology = Topology::Rig(Rig::default());
+        Self::new("rig".to_owned(), topology, Rig::model())
     }
 
     /// A Linux bridge with its default values.
     pub fn bridge() -> Self {
-        Self {
-            name: "bridge".to_owned(),
-            topology: Topology::Bridge(Bridge::default()),
-            model: Bridge::model(),
-            default_model: Bridge::model(),
-        }
+        let topology = Topology::Bridge(Bridge::default());
+        Self::new("bridge".to_owned(), topology, Bridge::model())
     }
 
     /// A built-in scenario by name.
@@ -520,10 +503,8 @@ impl Scenario {
         let described = self.description()?;
         let switch = |name: &String| described.switches.iter().position(|one| one == name);
         let (mut hosts, mut links) = (Vec::new(), Vec::new());
-        for LinkSpec {
-            between: [a, b], ..
-        } in &described.links
-        {
+        for link in &described.links {
+            let [a, b] = &link.between;
             match (switch(a), switch(b)) {
                 (Some(a), Some(b)) => links.push((a, b)),
                 (None, Some(switch)) => hosts.push((a.clone(), switch)),
@@ -531,14 +512,14 @@ impl Scenario {
                 (None, None) => {}
             }
         }
-        let (hosts_count, switches, all) = (
-            described.hosts.len(),
-            described.switches.len(),
-            described.links.len(),
-        );
         Ok(NetworkFigure {
             title: self.name.clone(),
-            note: format!("{hosts_count} hosts, {switches} switches, {all} links"),
+            note: format!(
+                "{} hosts, {} switches, {} links",
+                described.hosts.len(),
+                described.switches.len(),
+                described.links.len()
+            ),
             switches: described.switches.clone(),
             hosts,
             links,
@@ -621,13 +602,11 @@ impl Scenario {
     ///
     /// The first such key.
     pub fn check_settings(&self, settings: &[String]) -> Result<(), ModelError> {
-        let key = |setting: &String| {
-            setting
-                .split_once('=')
-                .map(|(key, _)| key.trim().to_owned())
-        };
-        let keys: Vec<String> = settings.iter().filter_map(key).collect();
-        self.check_keys(|of| keys.iter().any(|key| key == of))
+        let keys = settings
+            .iter()
+            .filter_map(|setting| setting.split_once('='));
+        let keys: Vec<&str> = keys.map(|(key, _)| key.trim()).collect();
+        self.check_keys(|key| keys.contains(&key))
     }
 
     fn check_keys(&self, is_checked: impl Fn(&str) -> bool) -> Result<(), ModelError> {
@@ -635,19 +614,12 @@ impl Scenario {
         let Some(key) = inapplicable.into_iter().find(|key| is_checked(key)) else {
             return Ok(());
         };
-        let value = table(&self.model).remove(&key);
-        let Model {
-            marking,
-            response,
-            round,
-            switch,
-            ..
-        } = &self.model;
+        let (name, model) = (&self.name, &self.model);
         let reason = format!(
-            "does not apply to {}, marking={marking}, response={response}, round={round}, switch={switch}",
-            self.name
+            "does not apply to {name}, marking={}, response={}, round={}, switch={}",
+            model.marking, model.response, model.round, model.switch
         );
-        let value = value.as_ref().map(shown).unwrap_or_default();
+        let value = table(model).get(&key).map(shown).unwrap_or_default();
         Err(ModelError::new(key, value, reason))
     }
 
@@ -703,26 +675,12 @@ impl Scenario {
             });
         }
         let (all, reason) = with_key(all, key, value)?;
-        let model: Model = all
-            .clone()
-            .try_into()
-            .map_err(|e: toml::de::Error| reason(e.message()))?;
+        let bad = |error: toml::de::Error| reason(error.message());
+        let model: Model = all.clone().try_into().map_err(bad)?;
         match &mut self.topology {
-            Topology::Hp(hp) => {
-                *hp = all
-                    .try_into()
-                    .map_err(|e: toml::de::Error| reason(e.message()))?;
-            }
-            Topology::Rig(rig) => {
-                *rig = all
-                    .try_into()
-                    .map_err(|e: toml::de::Error| reason(e.message()))?;
-            }
-            Topology::Bridge(bridge) => {
-                *bridge = all
-                    .try_into()
-                    .map_err(|e: toml::de::Error| reason(e.message()))?;
-            }
+            Topology::Hp(hp) => *hp = all.try_into().map_err(bad)?,
+            Topology::Rig(rig) => *rig = all.try_into().map_err(bad)?,
+            Topology::Bridge(bridge) => *bridge = all.try_into().map_err(bad)?,
             Topology::Described { duration, .. } => {
                 if key == "duration" {
                     *duration = shown(value)

@@ -3,6 +3,7 @@
 //! A name such as `h[1-4]` stands for `h1` to `h4`. A link or flow between such names stands for one per name, in pairs
 //! if both sides have a range.
 
+use std::iter;
 use std::str::FromStr as _;
 
 use ecn_units::{DurationText, Rate, suggestion};
@@ -81,13 +82,9 @@ pub(crate) fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
     let bad = ScenarioError::Text;
     let file: Result<File, _> = toml::from_str(text);
     let mut file = file.map_err(|error| bad(misread(text, &error)))?;
-    let all = |names: &[String]| -> Result<Vec<String>, ScenarioError> {
-        let names: Result<Vec<_>, _> = names.iter().map(|name| expand(name)).collect();
-        Ok(names.map_err(bad)?.concat())
-    };
     let mut description = Description {
-        switches: all(&file.switches)?,
-        hosts: all(&file.hosts)?,
+        switches: expand_all(&file.switches).map_err(bad)?,
+        hosts: expand_all(&file.hosts).map_err(bad)?,
         ..Description::default()
     };
     for link in &file.links {
@@ -122,12 +119,9 @@ pub(crate) fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
                 return Err(bad(reason));
             }
         };
-        for (index, (from, to)) in pairs(&flow.from, &flow.to)
-            .map_err(bad)?
-            .into_iter()
-            .enumerate()
-        {
-            let later = flow.stagger.as_nanos().saturating_mul(index as u64);
+        let ends = pairs(&flow.from, &flow.to).map_err(bad)?;
+        for (index, (from, to)) in (0..).zip(ends) {
+            let later = flow.stagger.as_nanos().saturating_mul(index);
             let start = flow.start.as_nanos().saturating_add(later);
             if flow.stop.is_some_and(|stop| stop.as_nanos() <= start) {
                 return Err(bad(format!(
@@ -149,15 +143,12 @@ pub(crate) fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
         }
     }
     let model = preset(&mut file.model)?;
-    let mut scenario = Scenario {
-        name: file.name.unwrap_or_else(|| name.to_owned()),
-        topology: Topology::Described {
-            description,
-            duration: file.duration,
-        },
-        default_model: model.clone(),
-        model,
+    let topology = Topology::Described {
+        description,
+        duration: file.duration,
     };
+    let name = file.name.unwrap_or_else(|| name.to_owned());
+    let mut scenario = Scenario::new(name, topology, model);
     for (key, value) in &file.model {
         if key == "duration" {
             return Err(bad(
@@ -176,13 +167,13 @@ fn preset(model: &mut Table) -> Result<Model, ScenarioError> {
         return Ok(Model::default());
     };
     let name = shown(&name);
+    if let Some(like) = Scenario::built_in(&name) {
+        return Ok(like.model);
+    }
     let known: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
-    Scenario::built_in(&name)
-        .map(|like| like.model)
-        .ok_or_else(|| {
-            let hint = suggestion(&name, &known);
-            ScenarioError::Text(format!("[model] {PRESET} = \"{name}\": {hint}"))
-        })
+    let hint = suggestion(&name, &known);
+    let reason = format!("[model] {PRESET} = \"{name}\": {hint}");
+    Err(ScenarioError::Text(reason))
 }
 
 /// Describes an error in a file; suggests `topology = "custom"` if the file looks like a data centre.
@@ -240,6 +231,12 @@ pub(crate) fn expand(name: &str) -> Result<Vec<String>, String> {
         .collect())
 }
 
+/// Expands each of several names.
+pub(crate) fn expand_all(names: &[String]) -> Result<Vec<String>, String> {
+    let lists: Result<Vec<_>, _> = names.iter().map(|name| expand(name)).collect();
+    Ok(lists?.concat())
+}
+
 /// Expands both ends of a link or flow: in pairs, or a single name with each name at the other end.
 pub(crate) fn pairs(from: &str, to: &str) -> Result<Vec<(String, String)>, String> {
     let (froms, tos) = (expand(from)?, expand(to)?);
@@ -247,9 +244,9 @@ pub(crate) fn pairs(from: &str, to: &str) -> Result<Vec<(String, String)>, Strin
         (a, b) if a == b => Ok(froms.into_iter().zip(tos).collect()),
         (_, 1) => Ok(froms
             .into_iter()
-            .map(|from| (from, tos[0].clone()))
+            .zip(iter::repeat(tos[0].clone()))
             .collect()),
-        (1, _) => Ok(tos.into_iter().map(|to| (froms[0].clone(), to)).collect()),
+        (1, _) => Ok(iter::repeat(froms[0].clone()).zip(tos).collect()),
         (a, b) => Err(format!(
             "`{from}` stands for {a} names and `{to}` for {b}: the numbers must be equal, or one of them 1"
         )),

@@ -30,7 +30,7 @@ use crate::scenario::{ScenarioError, dotted, shown};
 use crate::scenario_file::located;
 
 /// Maximum number of runs in a sweep: the plan of a larger one would take a noticeable share of memory.
-pub const MOST_RUNS: usize = 1_000_000;
+const MOST_RUNS: usize = 1_000_000;
 
 /// Top-level tables and keys of a sweep file.
 const KEYS: &[&str] = &["scenario", "seeds", "windows", "set", "sweep"];

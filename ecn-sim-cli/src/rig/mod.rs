@@ -1,16 +1,14 @@
 //! The rig: HP's Fig. 1 in two phases, first without and then with control. On a kernel (ecn-user) it consists of
-//! namespaces and bridges; elsewhere, [`simulate`] runs an equivalent simulation.
+//! namespaces and bridges; elsewhere, [`run`] simulates it.
 
 pub mod args;
 pub mod report;
-mod run;
-
-pub use run::run;
 
 use std::collections::BTreeMap;
 
 use ecn_core::marking::Marking;
 use ecn_core::response::Function;
+use ecn_report::output::Output;
 use ecn_sim::engine::{MS, Time, US};
 use ecn_sim::measure::Snapshot;
 use ecn_sim::model::Response;
@@ -19,6 +17,7 @@ use ecn_sim::report::{RunError, hp_shares};
 use ecn_sim::scenario::{Rig, Scenario, ScenarioError, Topology, Victim};
 use ecn_units::DurationText;
 
+use crate::{Error, print};
 use args::{CONGESTION_CONTROL, Offload, Phases, RigArgs, Traffic};
 use report::{Phase, Report, RigParameters, Sample};
 
@@ -34,34 +33,32 @@ pub struct PhasePlan {
 }
 
 impl PhasePlan {
+    fn new(name: impl Into<String>, marking: Marking, response: Function) -> Self {
+        Self {
+            name: name.into(),
+            marking,
+            response,
+        }
+    }
+
+    fn uncontrolled() -> Self {
+        Self::new("uncontrolled", Marking::None, Function::None)
+    }
+
     /// HP's scenario: first without control, then with it.
     pub fn two_phases(marking: Marking, response: Function) -> Vec<Self> {
-        vec![
-            Self {
-                name: "uncontrolled".to_owned(),
-                marking: Marking::None,
-                response: Function::None,
-            },
-            Self {
-                name: "controlled".to_owned(),
-                marking,
-                response,
-            },
-        ]
+        let controlled = Self::new("controlled", marking, response);
+        vec![Self::uncontrolled(), controlled]
     }
 
     /// Every marking with every response, after a phase without control.
     pub fn compare() -> Vec<Self> {
-        let mut phases = Self::two_phases(Marking::None, Function::None);
-        phases.truncate(1);
+        let mut phases = vec![Self::uncontrolled()];
         for &response in Function::ALL.iter().filter(|f| **f != Function::None) {
-            for marking in Marking::HP {
-                phases.push(Self {
-                    name: format!("{marking}-{response}"),
-                    marking,
-                    response,
-                });
-            }
+            phases.extend(
+                Marking::HP
+                    .map(|marking| Self::new(format!("{marking}-{response}"), marking, response)),
+            );
         }
         phases
     }
@@ -90,14 +87,33 @@ impl RigArgs {
     }
 }
 
+/// `ecn-sim rig`: simulates the rig, and writes and prints the report.
+///
+/// # Errors
+///
+/// An option that applies only to a kernel, or results that cannot be written.
+pub fn run(args: &RigArgs) -> Result<(), Error> {
+    // Detects an unwritable folder before any work is done.
+    Output::new(&args.out)?;
+    let report = simulate(args)?;
+    report.write(&args.out).map_err(Error::failed)?;
+    if args.json {
+        return print(&report.to_json().map_err(Error::failed)?);
+    }
+    print(&format!(
+        "{}\n{}\nfigures and samples: {}",
+        report.table(),
+        report.verdict(),
+        args.out.display()
+    ))
+}
+
 /// The first option that is not at its default although it applies only to a kernel.
 fn only_on_a_kernel(args: &RigArgs) -> Option<&'static str> {
+    let congestion_control = args.congestion_control != CONGESTION_CONTROL;
     [
         (args.traffic != Traffic::default(), "--traffic"),
-        (
-            args.congestion_control != CONGESTION_CONTROL,
-            "--congestion-control",
-        ),
+        (congestion_control, "--congestion-control"),
         (args.hosts.offload != Offload::default(), "--offload"),
         (args.ipv6, "--ipv6"),
     ]
@@ -141,26 +157,19 @@ pub fn scenario(args: &RigArgs) -> Result<Scenario, ScenarioError> {
 }
 
 /// Runs the rig's phases in the simulator.
-///
-/// # Errors
-///
-/// An option applies only to a kernel, or a value is out of its range.
-pub fn simulate(args: &RigArgs) -> Result<Report, RunError> {
+fn simulate(args: &RigArgs) -> Result<Report, RunError> {
     if let Some(name) = only_on_a_kernel(args) {
         return Err(ScenarioError::OnlyOnAKernel(name).into());
     }
     let mut scenario = scenario(args)?;
-    let packet_bytes = Rig::default().packet_bytes;
-    let phases: Result<Vec<Phase>, RunError> = args
-        .phases()
-        .into_iter()
-        .map(|plan| phase(&mut scenario, args, plan, packet_bytes))
-        .collect();
+    let plans = args.phases().into_iter();
+    let phases: Result<Vec<Phase>, RunError> =
+        plans.map(|plan| phase(&mut scenario, args, plan)).collect();
     Ok(Report {
         kernel: "none: simulated".to_owned(),
         parameters: RigParameters {
             link_rate_bytes_per_s: args.hosts.link_rate.bytes_per_s(),
-            packet_bytes,
+            packet_bytes: Rig::default().packet_bytes,
             local_flows: args.hosts.local,
             remote_flows: args.hosts.remote,
             victim: !args.hosts.no_victim,
@@ -186,12 +195,7 @@ pub fn simulate(args: &RigArgs) -> Result<Report, RunError> {
 const STEP: Time = 5 * MS;
 const STEPS_PER_SAMPLE: usize = 20;
 
-fn phase(
-    scenario: &mut Scenario,
-    args: &RigArgs,
-    plan: PhasePlan,
-    packet_bytes: u32,
-) -> Result<Phase, RunError> {
+fn phase(scenario: &mut Scenario, args: &RigArgs, plan: PhasePlan) -> Result<Phase, RunError> {
     scenario.model.marking = plan.marking;
     scenario.model.response = Response::Function(plan.response);
     let end = scenario.duration();
@@ -203,22 +207,21 @@ fn phase(
     let root = network.channel("root").unwrap_or_default();
     let queue = record.series.iter().skip((start / STEP) as usize);
     let most = queue.map(|counts| counts.line_packets[root]).max();
-    let sent: u64 = network
-        .flows
-        .iter()
-        .map(|flow| network.hops[flow.hops.start as usize].channel as usize)
-        .map(|channel| window.channel_bytes[channel] / u64::from(packet_bytes))
-        .sum();
-    let measured = record.control_latencies.iter();
-    let mut latencies: Vec<Time> = measured
-        .filter(|(at, _)| *at >= start)
-        .map(|(_, latency)| latency / US)
-        .collect();
+    let packet_bytes = u64::from(Rig::default().packet_bytes);
+    // Packets on the first link of each flow.
+    let sent = network.flows.iter().map(|flow| {
+        let first = &network.hops[flow.hops.start as usize];
+        window.channel_bytes[first.channel as usize] / packet_bytes
+    });
+    let latencies = record.control_latencies.iter();
+    let measured = latencies.filter(|(at, _)| *at >= start);
+    let mut latencies: Vec<Time> = measured.map(|(_, latency)| latency / US).collect();
     latencies.sort_unstable();
     let quantile = |percent: usize| {
         let at = (latencies.len() * percent).div_ceil(100).saturating_sub(1);
         latencies.get(at).copied()
     };
+    // The rest is not known of a simulation.
     Ok(Phase {
         name: plan.name,
         marking: plan.marking,
@@ -232,7 +235,7 @@ fn phase(
         remote_local_ratio: shares.remote_local_ratio,
         jain_local: shares.jain_local,
         jain_remote: shares.jain_remote,
-        sent_packets: sent,
+        sent_packets: sent.sum(),
         dropped_packets: window.dropped.iter().sum(),
         marked_packets: window.flow_marked.iter().sum(),
         messages: Some(window.messages),
@@ -240,15 +243,8 @@ fn phase(
         root_queue_max_packets: most.unwrap_or(0).into(),
         control_latency_us_p50: quantile(50),
         control_latency_us_p99: quantile(99),
-        cpu_share: None,
-        victim_ping_us_p50: None,
-        victim_ping_us_p99: None,
-        victim_tcp_rtt_us_p50: None,
-        victim_tcp_rtt_us_p99: None,
-        tcp_retransmitted_segments: None,
-        tcp_resets: None,
-        checksum_errors: None,
         samples: samples(network, &record.series, root),
+        ..Phase::default()
     })
 }
 

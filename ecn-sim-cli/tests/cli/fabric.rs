@@ -5,56 +5,43 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use super::Folder;
+
 /// `--out`: flows and series are streamed, and stay if the run is stopped.
 #[test]
 fn a_stopped_run_leaves_what_it_has() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = Folder::new();
     let run = |out: &str, threads: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ecn-sim"));
-        let words = "run fat-tree --set hosts=32 --set workload=poisson --set load=3/5 --set duration=40ms \
-                     --set scheme=dcqcn --threads";
-        command
-            .args(words.split_whitespace())
-            .args([threads, "--out"]);
-        command.arg(folder.path().join(out));
-        command
+        folder.command(&format!(
+            "run fat-tree --set hosts=32 --set workload=poisson --set load=3/5 --set duration=40ms \
+             --set scheme=dcqcn --threads {threads} --out {out}"
+        ))
     };
-    let text = |name: &str| fs::read_to_string(folder.path().join(name));
-    let output = run("whole", "2").output().expect("a run");
+    let output = run("whole", "2").output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    let mut files: Vec<_> = fs::read_dir(folder.path().join("whole"))
-        .expect("a folder")
-        .map(|file| file.expect("a file").file_name())
-        .collect();
-    files.sort();
-    let expected = [
-        "flows.csv",
-        "flows.parquet",
-        "queues.svg",
-        "rates.svg",
-        "run.json",
-        "series.csv",
-        "series.parquet",
-    ];
-    assert_eq!(files, expected);
-    let whole = text("whole/flows.csv").expect("flows");
+    assert_eq!(
+        folder.files("whole"),
+        "flows.csv flows.parquet queues.svg rates.svg run.json series.csv series.parquet"
+    );
+    let whole = folder.read("whole/flows.csv");
     let whole: Vec<&str> = whole.lines().collect();
     for (signal, threads) in [("-INT", "1"), ("-TERM", "3")] {
         let mut child = run(threads, threads)
             .stderr(Stdio::piped())
             .spawn()
-            .expect("a run");
+            .unwrap();
         let flows = format!("{threads}/flows.csv.part");
-        while text(&flows).map_or(0, |text| text.lines().count()) < 2 {
-            assert_eq!(child.try_wait().expect("a child"), None);
+        let lines =
+            || fs::read_to_string(folder.path(&flows)).map_or(0, |text| text.lines().count());
+        while lines() < 2 {
+            assert_eq!(child.try_wait().unwrap(), None);
             thread::sleep(Duration::from_millis(1));
         }
         // The shell's own: a minimal machine has no other.
-        let killed = Command::new("sh")
-            .args(["-c", &format!("kill {signal} {}", child.id())])
-            .status();
-        assert!(killed.expect("a shell").success());
-        let output = child.wait_with_output().expect("it ends");
+        let kill = format!("kill {signal} {}", child.id());
+        let killed = Command::new("sh").args(["-c", &kill]).status();
+        assert!(killed.unwrap().success());
+        let output = child.wait_with_output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(130), "{error}");
         assert_eq!(error.lines().count(), 1, "{error}");
@@ -63,23 +50,23 @@ fn a_stopped_run_leaves_what_it_has() {
             error.contains(&flows) && error.contains("series.csv.part"),
             "{error}"
         );
-        let flows = text(&flows).expect("flows");
+        let flows = folder.read(&flows);
         assert!(flows.lines().count() < whole.len());
         for line in flows.lines() {
             assert!(whole.contains(&line), "{line}");
         }
-        let series = text(&format!("{threads}/series.csv.part")).expect("series");
+        let series = folder.read(&format!("{threads}/series.csv.part"));
         let columns = |line: &str| line.split(',').count();
         assert!(
             series.starts_with("time_ms,of,name,delivered_bytes,") && series.lines().count() > 10
         );
         let header = series.lines().next().map(columns);
         assert!(series.lines().all(|line| Some(columns(line)) == header));
-        assert!(text(&format!("{threads}/flows.csv")).is_err());
+        assert!(!folder.path(&format!("{threads}/flows.csv")).exists());
     }
     // An output that cannot be written stops it, too.
-    fs::create_dir_all(folder.path().join("full/flows.csv.part")).expect("a folder");
-    let output = run("full", "1").output().expect("a run");
+    fs::create_dir_all(folder.path("full/flows.csv.part")).unwrap();
+    let output = run("full", "1").output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert!(
@@ -97,9 +84,9 @@ fn a_large_fabric_needs_little_memory() {
         .args(["-c", limit, env!("CARGO_BIN_EXE_ecn-sim")])
         .args(words.split(' '))
         .output()
-        .expect("sh runs");
+        .unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{error}");
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["flows_finished"], 1024);
 }

@@ -5,7 +5,7 @@
 //! ecn-sim-cli golden` and read `git diff`.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
@@ -13,132 +13,51 @@ use ecn_sim::design::{Design, Table};
 use insta::Settings;
 use serde_json::Value;
 
-/// Name of the snapshot, command of `ecn-sim` in this crate's folder, and its `--set`. `OUT` is a folder of the scenario,
-/// `scenarios` that of `ecn-sim`.
-const SCENARIOS: &[(&str, &str, &str)] = &[
-    // HP's networks.
-    ("hp-uncontrolled", "run hp", "marking=none response=none"),
-    ("hp-naive", "run hp", "marking=naive"),
-    ("hp-input", "run hp", "marking=input response=fimd buffer=6"),
-    ("hp-input-output", "run hp --seed 2", ""),
-    (
-        "hp-markings-and-responses",
-        "sweep tests/golden/markings-and-responses.toml --out OUT --threads 1",
-        "",
-    ),
-    (
-        "hp-window",
-        "run hp --window 10ms..100ms",
-        "response=aimd m=3 window=4 round=packets buffer=12 flows=5 link_delay=200ns",
-    ),
-    (
-        "hp-choices",
-        "run hp",
-        "arbitration=round-robin crossbar=single bypass=unlimited full_counts=waiting slot_freed=head \
-         forwarding=store-and-forward spacing=at-send output_trigger=crossing mark_in=B",
-    ),
-    ("hp-designed", "run hp", "response=table:OUT/design.toml"),
-    (
-        "hp-parking-lot",
-        "run scenarios/parking-lot.toml",
-        "duration=60ms",
-    ),
-    // The model of Linux bridges.
-    ("rig", "rig --seconds 3 --warm-up 1 --out OUT", ""),
-    (
-        "rig-rounds",
-        "run rig --seed 2",
-        "round=packets response=fimd warm_up=1s duration=4s",
-    ),
-    (
-        "rig-departure",
-        "run rig",
-        "marking=input mark_at=departure round=off echo=2ms warm_up=1s duration=4s",
-    ),
-    (
-        "bridge-mixed",
-        "run bridge",
-        "hosts=4 flows=2 others=2 voice=6mbit short=50 short_packets=10 warm_up=1s duration=3s",
-    ),
-    (
-        "bridge-tcp",
-        "run bridge",
-        "hosts=4 traffic=cubic others=2 others_traffic=reno warm_up=1s duration=4s",
-    ),
-    // Data centres.
-    (
-        "incast-schemes",
-        "sweep tests/golden/schemes.toml --out OUT --threads 1",
-        "",
-    ),
-    (
-        "incast-credits",
-        "run fat-tree",
-        "senders=40 flow_size=200kB flow_control=cbfc scheme=ibcc",
-    ),
-    (
-        "incast-tail-drop",
-        "run leaf-spine",
-        "hosts=32 senders=15 flow_size=200kB flow_control=none buffer=200kB scheme=dcqcn dcqcn.cnp_gap=4us",
-    ),
-    ("fig1", "run fig1", "scheme=lipd/input-output"),
-    (
-        "chain-tcd",
-        "compare chain --schemes dcqcn,dcqcn+tcd,timely,timely+tcd --out OUT",
-        "",
-    ),
-    (
-        "chain-credits",
-        "run chain",
-        "flow_control=cbfc buffer=200kB scheme=ibcc+tcd",
-    ),
-    (
-        "permutation",
-        "run fat-tree --threads 2",
-        "hosts=128 workload=permutation flow_size=200kB",
-    ),
-    (
-        "permutation-crossbar",
-        "run leaf-spine",
-        "hosts=64 workload=permutation flow_size=100kB switch=crossbar scheme=lipd/input-output",
-    ),
-    (
-        "all-reduce",
-        "run dumbbell",
-        "hosts=16 workload=all-reduce flow_size=1MB scheme=timely",
-    ),
-    (
-        "on-off",
-        "run parking-lot",
-        "workload=on-off flow_size=50kB load=2/5 duration=500us scheme=qcn",
-    ),
-    (
-        "poisson",
-        "run leaf-spine --seed 3",
-        "hosts=32 workload=poisson load=3/5 incast_load=1/50 incast_senders=16 duration=1ms priorities=2 scheme=dcqcn",
-    ),
-    (
-        "poisson-schemes",
-        "compare leaf-spine --schemes none,dcqcn:cnp_gap=4us,bcn --seeds 2 --out OUT",
-        "hosts=16 workload=poisson cdf=hadoop duration=500us",
-    ),
-    (
-        "flows-of-a-file",
-        "run chain --seed 2",
-        "workload=file:tests/golden/flows.csv priorities=2",
-    ),
-    (
-        "network-of-a-file",
-        "run scenarios/two-racks.toml",
-        "scheme=dcqcn",
-    ),
-    // Statements of the papers.
-    (
-        "reproduce",
-        "reproduce fig2 fig3b fig3d flows-root slide14 schemes --quick --seeds 2 --out OUT",
-        "",
-    ),
-];
+use super::Folder;
+
+/// `NAME: COMMAND | SETTINGS`: the snapshot's name, a command of `ecn-sim` in this crate's folder, and its `--set`. `OUT` is
+/// a folder of the scenario, `scenarios` that of `ecn-sim`.
+const SCENARIOS: &str = "
+# HP's networks.
+hp-uncontrolled: run hp | marking=none response=none
+hp-naive: run hp | marking=naive
+hp-input: run hp | marking=input response=fimd buffer=6
+hp-input-output: run hp --seed 2
+hp-markings-and-responses: sweep tests/golden/markings-and-responses.toml --out OUT --threads 1
+hp-window: run hp --window 10ms..100ms | response=aimd m=3 window=4 round=packets buffer=12 flows=5 \
+    link_delay=200ns
+hp-choices: run hp | arbitration=round-robin crossbar=single bypass=unlimited full_counts=waiting \
+    slot_freed=head forwarding=store-and-forward spacing=at-send output_trigger=crossing mark_in=B
+hp-designed: run hp | response=table:OUT/design.toml
+hp-parking-lot: run scenarios/parking-lot.toml | duration=60ms
+# The model of Linux bridges.
+rig: rig --seconds 3 --warm-up 1 --out OUT
+rig-rounds: run rig --seed 2 | round=packets response=fimd warm_up=1s duration=4s
+rig-departure: run rig | marking=input mark_at=departure round=off echo=2ms warm_up=1s duration=4s
+bridge-mixed: run bridge | hosts=4 flows=2 others=2 voice=6mbit short=50 short_packets=10 warm_up=1s duration=3s
+bridge-tcp: run bridge | hosts=4 traffic=cubic others=2 others_traffic=reno warm_up=1s duration=4s
+# Data centres.
+incast-schemes: sweep tests/golden/schemes.toml --out OUT --threads 1
+incast-credits: run fat-tree | senders=40 flow_size=200kB flow_control=cbfc scheme=ibcc
+incast-tail-drop: run leaf-spine | hosts=32 senders=15 flow_size=200kB flow_control=none buffer=200kB \
+    scheme=dcqcn dcqcn.cnp_gap=4us
+fig1: run fig1 | scheme=lipd/input-output
+chain-tcd: compare chain --schemes dcqcn,dcqcn+tcd,timely,timely+tcd --out OUT
+chain-credits: run chain | flow_control=cbfc buffer=200kB scheme=ibcc+tcd
+permutation: run fat-tree --threads 2 | hosts=128 workload=permutation flow_size=200kB
+permutation-crossbar: run leaf-spine | hosts=64 workload=permutation flow_size=100kB switch=crossbar \
+    scheme=lipd/input-output
+all-reduce: run dumbbell | hosts=16 workload=all-reduce flow_size=1MB scheme=timely
+on-off: run parking-lot | workload=on-off flow_size=50kB load=2/5 duration=500us scheme=qcn
+poisson: run leaf-spine --seed 3 | hosts=32 workload=poisson load=3/5 incast_load=1/50 incast_senders=16 \
+    duration=1ms priorities=2 scheme=dcqcn
+poisson-schemes: compare leaf-spine --schemes none,dcqcn:cnp_gap=4us,bcn --seeds 2 --out OUT | hosts=16 \
+    workload=poisson cdf=hadoop duration=500us
+flows-of-a-file: run chain --seed 2 | workload=file:tests/golden/flows.csv priorities=2
+network-of-a-file: run scenarios/two-racks.toml | scheme=dcqcn
+# Statements of the papers.
+reproduce: reproduce fig2 fig3b fig3d flows-root slide14 schemes --quick --seeds 2 --out OUT
+";
 
 /// Not part of snapshots: times of this machine and names of temporary files; settings, which are in the command, so
 /// that renaming keys does not change results; names of runs, which are hashes of settings; and time series of hundreds
@@ -154,13 +73,26 @@ const LEFT_OUT: &[&str] = &[
     "fct_slowdown_cdf",
 ];
 
+/// Names, commands and settings of all scenarios.
+fn scenarios() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    let lines = SCENARIOS.lines();
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.map(|line| {
+        let (name, command) = line.split_once(": ").expect(line);
+        let (command, set) = command.split_once(" | ").unwrap_or((command, ""));
+        (name, command, set)
+    })
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
+}
+
 #[test]
 fn results_are_those_of_before() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let failed = thread::scope(|scope| {
-        let folder = &folder;
-        let check = |scenario| scope.spawn(move || check(folder, scenario));
-        let all: Vec<_> = SCENARIOS.iter().map(|one| (one.0, check(*one))).collect();
+        let start = |scenario: (_, _, _)| (scenario.0, scope.spawn(move || check(scenario)));
+        let all: Vec<_> = scenarios().map(start).collect();
         all.into_iter()
             .filter_map(|(name, run)| run.join().is_err().then_some(name))
             .collect::<Vec<_>>()
@@ -170,7 +102,7 @@ fn results_are_those_of_before() {
         "{} of {} results differ: {}. Look at them with `cargo insta review`, or accept all with \
          `INSTA_UPDATE=always cargo test -p ecn-sim-cli golden` and read `git diff`; say in the commit why they moved",
         failed.len(),
-        SCENARIOS.len(),
+        scenarios().count(),
         failed.join(", ")
     );
 }
@@ -178,29 +110,19 @@ fn results_are_those_of_before() {
 /// A snapshot without its scenario would be kept for ever, and never be checked.
 #[test]
 fn every_snapshot_has_its_scenario() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-    for entry in fs::read_dir(folder).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        if path
-            .extension()
-            .is_some_and(|extension| extension == "snap")
-        {
-            let known = SCENARIOS
-                .iter()
-                .any(|(name, ..)| path.file_stem() == Some(name.as_ref()));
-            assert!(
-                known,
-                "{} belongs to no scenario: remove it",
-                path.display()
-            );
+    for entry in fs::read_dir(folder()).unwrap() {
+        let file = entry.unwrap().file_name().into_string().unwrap();
+        if let Some(name) = file.strip_suffix(".snap") {
+            let known = scenarios().any(|(known, ..)| known == name);
+            assert!(known, "{file} belongs to no scenario: remove it");
         }
     }
 }
 
 /// Runs a scenario, and compares its results with its snapshot.
-fn check(folder: &Path, (name, command, set): (&str, &str, &str)) {
+fn check((name, command, set): (&str, &str, &str)) {
     let mut settings = Settings::new();
-    settings.set_snapshot_path(folder);
+    settings.set_snapshot_path(folder());
     settings.set_prepend_module_to_snapshot(false);
     settings.set_omit_expression(true);
     settings.set_description([command, set].join(" ").trim_end());
@@ -210,29 +132,25 @@ fn check(folder: &Path, (name, command, set): (&str, &str, &str)) {
 
 /// A command's output or, for a sweep, its records.
 fn results(command: &str, set: &str) -> Value {
-    let out = tempfile::tempdir().expect("a folder");
+    let out = Folder::new();
     if set.contains("design.toml") {
-        let rmin = "1/256".parse().expect("a fraction");
-        let design = Design::new("r/(1+r)^2", rmin).expect("a decrease function");
-        let table = Table::of(&design).0.to_toml();
-        fs::write(out.path().join("design.toml"), table).expect("written");
+        let design = Design::new("r/(1+r)^2", "1/256".parse().unwrap()).unwrap();
+        out.write("design.toml", &Table::of(&design).0.to_toml());
     }
-    let settings = set
-        .split_whitespace()
-        .flat_map(|setting| ["--set", setting]);
+    let settings = set.split_whitespace().flat_map(|one| ["--set", one]);
     let words = command.split_whitespace().chain(settings).chain(["-j"]);
     let output = Command::new(env!("CARGO_BIN_EXE_ecn-sim"))
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .args(words.map(|word| {
             let word = word.replace("scenarios/", "../ecn-sim/scenarios/");
-            word.replace("OUT", &out.path().to_string_lossy())
+            word.replace("OUT", &out.path("").to_string_lossy())
         }))
         .output()
-        .expect("ecn-sim runs");
+        .unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command} {set}: {error}");
     let json = |text: &[u8]| -> Value { serde_json::from_slice(text).expect("JSON") };
-    rounded(match fs::read(out.path().join("runs.jsonl")) {
+    rounded(match fs::read(out.path("runs.jsonl")) {
         Ok(records) => records
             .trim_ascii_end()
             .split(|byte| *byte == b'\n')

@@ -2,10 +2,10 @@
 //! names the option and the reason; nothing is ignored silently.
 
 use std::fs;
-use std::path::Path;
-use std::process::Command;
 
 use serde_json::Value;
+
+use super::{Folder, Ran, scenarios, sim};
 
 /// Effect of an option on a network.
 #[derive(Clone, Copy, Debug)]
@@ -19,211 +19,139 @@ enum Does {
 }
 use Does::{Change, Keep, Refused};
 
-fn sim(words: &[&str]) -> (i32, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_ecn-sim"))
-        .args(words)
-        .output()
-        .expect("ecn-sim runs");
-    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    let code = output.status.code().unwrap_or(-1);
-    (code, text(&output.stdout), text(&output.stderr))
-}
-
 /// Results of a run, without its settings and times.
-fn results(printed: &str) -> Value {
-    let mut report: Value = serde_json::from_str(printed).expect("a report");
+fn results(run: Ran) -> Value {
+    let mut report = run.json();
     for key in ["parameters", "wall_s", "setup_s"] {
-        report.as_object_mut().expect("an object").remove(key);
+        report.as_object_mut().unwrap().remove(key);
     }
     report
 }
 
-/// Runs a network with an option, and compares it with the network alone.
-fn check(base: &[&str], option: &[&str], does: Does) {
-    let words = [base, option, &["-j"]].concat();
-    let (code, printed, error) = sim(&words);
-    match does {
-        Refused(reason) => {
-            assert!(
-                code == 2 && error.contains(reason),
-                "{words:?}: {code} {error}"
-            );
-        }
-        Change | Keep => {
-            assert!(code == 0, "{words:?}: {error}");
-            let (_, alone, _) = sim(&[base, &["-j"]].concat());
-            let same = results(&printed) == results(&alone);
-            assert_eq!(same, matches!(does, Keep), "{words:?}");
+impl Does {
+    /// Compares a run that has the option with one that does not.
+    #[track_caller]
+    fn check(self, alone: Ran, run: Ran) {
+        let words = run.words.clone();
+        match self {
+            Refused(reason) => run.refused(reason),
+            Change => assert_ne!(results(run), results(alone), "{words}"),
+            Keep => assert_eq!(results(run), results(alone), "{words}"),
         }
     }
 }
 
+/// Runs a network with an option, and compares it with the network alone.
+#[track_caller]
+fn check(base: &str, option: &str, does: Does) {
+    let run = sim(&format!("{base} {option} -j"));
+    does.check(sim(&format!("{base} -j")), run);
+}
+
 /// Networks whose links' shares are counted, each small.
-const SHARES: &[&[&str]] = &[
-    &["run", "hp", "--set", "duration=6ms", "--set", "victim=off"],
-    &[
-        "run",
-        "rig",
-        "--set",
-        "warm_up=100ms",
-        "--set",
-        "duration=400ms",
-    ],
-    &[
-        "run",
-        "bridge",
-        "--set",
-        "warm_up=100ms",
-        "--set",
-        "duration=400ms",
-    ],
+const HP: &str = "run hp --set duration=6ms --set victim=off";
+const RIG: &str = "run rig --set warm_up=100ms --set duration=400ms";
+const SHARES: [&str; 3] = [
+    HP,
+    RIG,
+    "run bridge --set warm_up=100ms --set duration=400ms",
 ];
 
 /// Data centres.
-const FABRICS: &[&[&str]] = &[
-    &[
-        "run",
-        "fat-tree",
-        "--set",
-        "hosts=16",
-        "--set",
-        "senders=8",
-        "--set",
-        "flow_size=500kB",
-    ],
-    &[
-        "run",
-        "leaf-spine",
-        "--set",
-        "hosts=16",
-        "--set",
-        "senders=8",
-        "--set",
-        "flow_size=500kB",
-    ],
-    &[
-        "run",
-        "dumbbell",
-        "--set",
-        "hosts=16",
-        "--set",
-        "senders=8",
-        "--set",
-        "flow_size=500kB",
-    ],
-    &["run", "parking-lot", "--set", "duration=200us"],
-    &["run", "chain"],
-    &["run", "fig1", "--set", "limit=3ms", "--set", "victim=off"],
+const LEAF_SPINE: &str = "run leaf-spine --set hosts=16 --set senders=8 --set flow_size=500kB";
+const FABRICS: [&str; 6] = [
+    "run fat-tree --set hosts=16 --set senders=8 --set flow_size=500kB",
+    LEAF_SPINE,
+    "run dumbbell --set hosts=16 --set senders=8 --set flow_size=500kB",
+    "run parking-lot --set duration=200us",
+    "run chain",
+    "run fig1 --set limit=3ms --set victim=off",
 ];
 
 #[test]
 fn options_of_data_centres_change_them_and_are_refused_elsewhere() {
     let applies = Refused("applies to data centres, such as `fig1`");
     for base in SHARES {
-        for key in [
-            "scheme=dcqcn",
-            "flow_control=pfc",
-            "workload=incast",
-            "priorities=2",
-            "limit=1ms",
+        for option in [
+            "--set scheme=dcqcn",
+            "--set flow_control=pfc",
+            "--set workload=incast",
+            "--set priorities=2",
+            "--set limit=1ms",
         ] {
-            check(base, &["--set", key], applies);
+            check(base, option, applies);
         }
-        check(
-            base,
-            &["--threads", "2"],
-            Refused("--threads 2: does not apply to"),
-        );
+        let reason = "--threads 2: does not apply to";
+        check(base, "--threads 2", Refused(reason));
     }
+    let scheme = "use scheme=RESPONSE/MARKING here";
     for base in FABRICS {
-        check(base, &["--threads", "2"], Keep);
-        check(base, &["--set", "link_rate=40gbit"], Change);
-        check(base, &["--set", "link_delay=3us"], Change);
-        for (key, instead) in [
-            ("marking=naive", "use scheme=RESPONSE/MARKING here"),
-            ("response=lipd", "use scheme=RESPONSE/MARKING here"),
-            ("timer_delay=1us", "applies to `hp`, `rig` and `bridge`"),
-        ] {
-            check(base, &["--set", key], Refused(instead));
-        }
+        check(base, "--threads 2", Keep);
+        check(base, "--set link_rate=40gbit", Change);
+        check(base, "--set link_delay=3us", Change);
+        check(base, "--set marking=naive", Refused(scheme));
+        check(base, "--set response=lipd", Refused(scheme));
+        let reason = "applies to `hp`, `rig` and `bridge`";
+        check(base, "--set timer_delay=1us", Refused(reason));
     }
 }
 
 #[test]
 fn options_of_shares_change_them() {
     for base in SHARES {
-        for key in [
-            "marking=naive",
-            "link_rate=40mbit",
-            "buffer=7",
-            "initial_rate=1/4",
+        for option in [
+            "--set marking=naive",
+            "--set link_rate=40mbit",
+            "--set buffer=7",
+            "--set initial_rate=1/4",
+            "--window 200us..5ms",
+            "--seed 2",
         ] {
-            check(base, &["--set", key], Change);
+            check(base, option, Change);
         }
-        check(base, &["--window", "200us..5ms"], Change);
-        check(base, &["--seed", "2"], Change);
         // Keys of schemes and networks that are not chosen.
-        for (others, key) in [
-            (&["marking=none"][..], "threshold=3"),
-            (&["response=none"], "rmin=1/8"),
-            (&["response=lipd"], "m=3"),
+        for (others, key, value) in [
+            ("--set marking=none", "threshold", "3"),
+            ("--set response=none", "rmin", "1/8"),
+            ("--set response=lipd", "m", "3"),
         ] {
-            let mut option: Vec<&str> = others.iter().flat_map(|other| ["--set", *other]).collect();
-            option.extend(["--set", key]);
-            let (name, _) = key.split_once('=').expect("a key");
-            let (code, _, error) = sim(&[base, &option[..]].concat());
-            assert!(
-                code == 2 && error.contains("does not apply to"),
-                "{option:?}: {error}"
-            );
-            assert!(error.contains(name), "{error}");
+            let ran = sim(&format!("{base} {others} --set {key}={value}"));
+            ran.refused("does not apply to");
+            ran.refused(key);
         }
     }
-    let hp = SHARES[0];
-    check(
-        hp,
-        &["--set", "queue=5"],
-        Refused("queue = 5: does not apply to switch = input"),
-    );
-    check(
-        SHARES[1],
-        &["--set", "window=3"],
-        Refused("window = 3: does not apply to switch = output"),
-    );
+    let reason = "queue = 5: does not apply to switch = input";
+    check(HP, "--set queue=5", Refused(reason));
+    let reason = "window = 3: does not apply to switch = output";
+    check(RIG, "--set window=3", Refused(reason));
     for key in [
         "threshold_counts=present",
         "output_trigger=crossing",
         "threshold=4",
     ] {
-        check(
-            hp,
-            &["--set", "marking=input", "--set", key],
-            Refused("does not apply to hp, marking=input"),
-        );
+        let option = format!("--set marking=input --set {key}");
+        let reason = "does not apply to hp, marking=input";
+        check(HP, &option, Refused(reason));
     }
 }
 
 /// Each scheme, in each kind of switch and with each flow control.
 #[test]
 fn every_scheme_has_an_effect_everywhere() {
-    let base = FABRICS[1];
-    let kinds = [
-        ("shared-memory", "pfc"),
-        ("shared-memory", "cbfc"),
-        ("shared-memory", "none"),
-        ("crossbar", "pfc"),
-        ("crossbar", "cbfc"),
-        ("input-queued", "cbfc"),
-    ];
-    for (switch, control) in kinds {
-        let switch = format!("switch={switch}");
-        let control = format!("flow_control={control}");
-        let base = [base, &["--set", &switch, "--set", &control]].concat();
+    for kind in [
+        "--set switch=shared-memory --set flow_control=pfc",
+        "--set switch=shared-memory --set flow_control=cbfc",
+        "--set switch=shared-memory --set flow_control=none",
+        "--set switch=crossbar --set flow_control=pfc",
+        "--set switch=crossbar --set flow_control=cbfc",
+        "--set switch=input-queued --set flow_control=cbfc",
+    ] {
+        let base = format!("{LEAF_SPINE} {kind}");
         for scheme in ecn_sim::fabric::cc::Name::NAMES.iter().skip(1) {
-            check(&base, &["--set", &format!("scheme={scheme}")], Change);
+            check(&base, &format!("--set scheme={scheme}"), Change);
         }
     }
-    for (switch, control, reason) in [
+    for (switch, control, needed) in [
         (
             "crossbar",
             "none",
@@ -240,15 +168,8 @@ fn every_scheme_has_an_effect_everywhere() {
             "must be cbfc with switch=input-queued",
         ),
     ] {
-        let (switch, control) = (
-            format!("switch={switch}"),
-            format!("flow_control={control}"),
-        );
-        check(
-            base,
-            &["--set", &switch, "--set", &control],
-            Refused(reason),
-        );
+        let option = format!("--set switch={switch} --set flow_control={control}");
+        check(LEAF_SPINE, &option, Refused(needed));
     }
 }
 
@@ -273,45 +194,34 @@ fn shares(rate: &str, flow: &str, model: &str) -> String {
     )
 }
 
-fn check_file(folder: &Path, (base, other): (&str, &str), options: &[&str], does: Does) {
-    let write = |name: &str, text: &str| {
-        let path = folder.join(name).display().to_string();
-        fs::write(&path, text).expect("a file");
-        path
+/// Compares two networks from files, which have the same name: reports contain it.
+#[track_caller]
+fn check_file(base: &str, other: &str, options: &str, does: Does) {
+    let folder = Folder::new();
+    let run = |text: &str| {
+        folder.write("network.toml", text);
+        folder.sim(&format!("run network.toml {options} -j"))
     };
-    // With the same name, which reports contain.
-    let path = write("network.toml", base);
-    let words = |path| [&["run", path], options, &["-j"]].concat();
-    let (code, alone, error) = sim(&words(&path));
-    assert_eq!(code, 0, "{base}: {error}");
-    let path = write("network.toml", other);
-    let (code, printed, error) = sim(&words(&path));
-    match does {
-        Refused(reason) => assert!(code == 2 && error.contains(reason), "{other}: {error}"),
-        Change | Keep => {
-            assert!(code == 0, "{other}: {error}");
-            let same = results(&printed) == results(&alone);
-            assert_eq!(same, matches!(does, Keep), "{other}");
-        }
-    }
+    let alone = run(base);
+    assert_eq!(alone.code, 0, "{base}: {}", alone.error);
+    does.check(alone, run(other));
 }
 
 const FAILURE: &str = "[[failures]]\nlink = [\"a1\", \"s1\"]\nfrom = \"50us\"\nto = \"90us\"\n";
 
 #[test]
 fn links_and_flows_of_data_centres_are_as_their_file_says() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let check = |pair: (&str, &str), options: &[&str], does| {
-        check_file(folder.path(), pair, options, does);
-    };
     let base = custom("", "", "");
-    let kinds: [&[&str]; 4] = [
-        &[],
-        &["--set", "flow_control=none"],
-        &["--set", "switch=crossbar"],
-        &["--set", "switch=input-queued", "--set", "flow_control=cbfc"],
-    ];
-    for kind in kinds {
+    let no_path = "no path is left from 50us on";
+    for (kind, with_failure) in [
+        ("", no_path),
+        ("--set flow_control=none", no_path),
+        ("--set switch=crossbar", "must be shared-memory"),
+        (
+            "--set switch=input-queued --set flow_control=cbfc",
+            "must be shared-memory",
+        ),
+    ] {
         for other in [
             custom(", rate = \"10gbit\"", "", ""),
             custom(", delay = \"9us\"", "", ""),
@@ -321,65 +231,47 @@ fn links_and_flows_of_data_centres_are_as_their_file_says() {
             custom("", ", size = \"40kB\"", ""),
             custom("", ", rate = \"1gbit\"", ""),
             custom("", "", "scheme = \"timely\"\n"),
+            base.replace("class = \"all\"", "class = \"other\""),
         ] {
-            check((&base, &other), kind, Change);
+            check_file(&base, &other, kind, Change);
         }
-        let named = base.replace("class = \"all\"", "class = \"other\"");
-        check((&base, &named), kind, Change);
         let failing = custom("", "", FAILURE);
-        match kind.get(1) {
-            None | Some(&"flow_control=none") => {
-                check(
-                    (&base, &failing),
-                    kind,
-                    Refused("no path is left from 50us on"),
-                );
-            }
-            _ => check((&base, &failing), kind, Refused("must be shared-memory")),
-        }
+        check_file(&base, &failing, kind, Refused(with_failure));
     }
     let classed = custom("", ", priority = 1", "");
-    let two = ["--set", "priorities=2"];
-    check((&base, &classed), &two, Change);
-    check(
-        (&base, &classed),
-        &[],
-        Refused("priority must be below priorities=1"),
-    );
-    for (flow, reason) in [
+    check_file(&base, &classed, "--set priorities=2", Change);
+    let model = custom("", "", "[model]\nmarking = \"naive\"\n");
+    for (other, reason) in [
+        (classed, "priority must be below priorities=1"),
         (
-            ", start = \"1ms\"",
+            custom("", ", start = \"1ms\"", ""),
             "must start before the end, limit=300us",
         ),
-        (", stop = \"0s\"", "must stop after its start"),
-        (", packet_bytes = 100", "unknown key `packet_bytes`"),
+        (
+            custom("", ", stop = \"0s\"", ""),
+            "must stop after its start",
+        ),
+        (
+            custom("", ", packet_bytes = 100", ""),
+            "unknown key `packet_bytes`",
+        ),
+        (
+            base.replace("to = \"z\"", "to = \"zz\""),
+            "unknown host `zz`",
+        ),
+        (model, "in files with `topology`, keys are at the top"),
     ] {
-        check((&base, &custom("", flow, "")), &[], Refused(reason));
+        check_file(&base, &other, "", Refused(reason));
     }
-    let unknown = base.replace("to = \"z\"", "to = \"zz\"");
-    check((&base, &unknown), &[], Refused("unknown host `zz`"));
-    let workload = ["--set", "workload=permutation"];
-    let path = folder.path().join("network.toml").display().to_string();
-    fs::write(&path, &base).expect("a file");
-    let (code, _, error) = sim(&[&["run", path.as_str()], &workload[..]].concat());
-    assert!(
-        code == 2 && error.contains("must be flows: the file has [[flows]]"),
-        "{error}"
-    );
-    let model = custom("", "", "[model]\nmarking = \"naive\"\n");
-    check(
-        (&base, &model),
-        &[],
-        Refused("in files with `topology`, keys are at the top"),
-    );
+    let folder = Folder::new();
+    folder.write("network.toml", &base);
+    folder
+        .sim("run network.toml --set workload=permutation")
+        .refused("must be flows: the file has [[flows]]");
 }
 
 #[test]
 fn links_and_flows_of_shares_are_as_their_file_says() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let check = |pair: (&str, &str), options: &[&str], does| {
-        check_file(folder.path(), pair, options, does);
-    };
     let rate = ", rate = \"100mbit\"";
     for model in ["", "[model]\npreset = \"rig\"\n"] {
         let base = shares(rate, "", model);
@@ -391,86 +283,58 @@ fn links_and_flows_of_shares_are_as_their_file_says() {
             shares(rate, ", stagger = \"30ms\"", model),
             shares(rate, ", packet_bytes = 1000", model),
         ] {
-            check((&base, &other), &[], Change);
+            check_file(&base, &other, "", Change);
         }
-        for (flow, model, reason) in [
-            (", size = \"1MB\"", model.to_owned(), "`size`"),
-            (", priority = 1", model.to_owned(), "`priority`"),
-            ("", FAILURE.to_owned(), "a data centre needs `topology"),
+        let head = if model.is_empty() { "[model]\n" } else { model };
+        let scheme = format!("{head}scheme = \"dcqcn\"\n");
+        for (other, reason) in [
+            (shares(rate, ", size = \"1MB\"", model), "`size`"),
+            (shares(rate, ", priority = 1", model), "`priority`"),
+            (shares(rate, "", FAILURE), "a data centre needs `topology"),
+            (shares(rate, "", &scheme), "applies to data centres"),
         ] {
-            check((&base, &shares(rate, flow, &model)), &[], Refused(reason));
+            check_file(&base, &other, "", Refused(reason));
         }
-        let scheme = format!(
-            "{}scheme = \"dcqcn\"\n",
-            if model.is_empty() { "[model]\n" } else { model }
-        );
-        check(
-            (&base, &shares(rate, "", &scheme)),
-            &[],
-            Refused("applies to data centres"),
-        );
     }
-    let path = folder.path().join("network.toml").display().to_string();
-    fs::write(&path, shares(rate, ", control = false", "")).expect("a file");
-    let (code, _, error) = sim(&["run", &path]);
-    assert!(
-        code == 2 && error.contains("do not apply to switch = input"),
-        "{error}"
-    );
+    let folder = Folder::new();
+    folder.write("network.toml", &shares(rate, ", control = false", ""));
+    let reason = "do not apply to switch = input";
+    folder.sim("run network.toml").refused(reason);
 }
 
 /// Every command accepts every network.
 #[test]
 fn networks_are_drawn_swept_compared_and_written() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let at = |name: &str| folder.path().join(name).display().to_string();
-    let ok = |words: &[&str]| {
-        let (code, printed, error) = sim(words);
-        assert_eq!(code, 0, "{words:?}: {error}");
-        printed
-    };
-    for base in SHARES.iter().chain(FABRICS) {
-        let (name, settings) = (base[1], &base[2..]);
-        let is_file = |path: String| assert!(Path::new(&path).is_file(), "{path}");
-        let out = at(&format!("{name}-run"));
-        ok(&[base, &["--out", &out][..]].concat());
-        is_file(format!("{out}/run.json"));
-        is_file(format!("{out}/series.csv"));
-        let svg = at(&format!("{name}.svg"));
-        ok(&["draw", name, "--out", &svg]);
-        is_file(svg);
-        let out = at(&format!("{name}-compare"));
-        let words = [
-            "compare",
-            name,
-            "--schemes",
-            "none,lipd/input-output",
-            "--seeds",
-            "2",
-            "--out",
-            &out,
-        ];
-        let printed = ok(&[&words, settings].concat());
+    for base in SHARES.iter().chain(&FABRICS) {
+        let folder = Folder::new();
+        let words = base.strip_prefix("run ").unwrap();
+        let name = words.split(' ').next().unwrap();
+        folder.sim(&format!("{base} --out run")).done();
+        folder.sim(&format!("draw {name} --out a.svg")).done();
+        let compare =
+            format!("compare {words} --schemes none,lipd/input-output --seeds 2 --out compare");
+        let printed = folder.sim(&compare).done();
         assert!(printed.contains("lipd/input-output"), "{printed}");
-        is_file(format!("{out}/compare.csv"));
-        is_file(format!("{out}/runs.csv"));
-        let set = settings.chunks(2).map(|pair| {
-            let (key, value) = pair[1].split_once('=').expect("a setting");
-            format!("{key} = \"{value}\"\n")
-        });
-        let set: String = set.collect();
-        let sweep = at(&format!("{name}.toml"));
-        let text = format!(
-            "scenario = \"{name}\"\nseeds = [1, 2]\n[set]\n{set}[sweep]\nlink_delay = [\"1us\", \"2us\"]\n"
-        );
-        let text = if name == "bridge" {
-            text.replace("link_delay", "initial_rate")
-                .replace("\"1us\", \"2us\"", "\"1/2\", \"1/4\"")
-        } else {
-            text
+        for file in [
+            "run/run.json",
+            "run/series.csv",
+            "a.svg",
+            "compare/compare.csv",
+            "compare/runs.csv",
+        ] {
+            assert!(folder.path(file).is_file(), "{base}: {file}");
+        }
+        let settings = words.split(" --set ").skip(1);
+        let set: String = settings
+            .map(|setting| setting.replace('=', " = \"") + "\"\n")
+            .collect();
+        let axis = match name {
+            "bridge" => "initial_rate = [\"1/2\", \"1/4\"]",
+            _ => "link_delay = [\"1us\", \"2us\"]",
         };
-        fs::write(&sweep, text).expect("a file");
-        let printed = ok(&["sweep", &sweep, "--out", &at(&format!("{name}-sweep"))]);
+        let sweep = format!("scenario = \"{name}\"\nseeds = [1, 2]\n[set]\n{set}[sweep]\n{axis}\n");
+        folder.write("sweep.toml", &sweep);
+        let printed = folder.sim("sweep sweep.toml --out sweep").done();
         assert!(printed.starts_with("4 runs"), "{printed}");
     }
 }
@@ -478,17 +342,13 @@ fn networks_are_drawn_swept_compared_and_written() {
 /// The files of the crate can be run, drawn or swept.
 #[test]
 fn scenario_files_are_sound() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ecn-sim/scenarios");
-    let svg = tempfile::tempdir().expect("a folder");
-    for file in fs::read_dir(folder).expect("a folder") {
-        let path = file.expect("a file").path();
-        let text = fs::read_to_string(&path).expect("a text");
-        if text.contains("[sweep]") {
+    for file in fs::read_dir(scenarios()).unwrap() {
+        let path = file.unwrap().path();
+        if fs::read_to_string(&path).unwrap().contains("[sweep]") {
             ecn_sim::sweep::Sweep::load(&path).expect("a sweep");
             continue;
         }
-        let (path, out) = (path.display().to_string(), svg.path().join("network.svg"));
-        let (code, _, error) = sim(&["draw", &path, "--out", &out.display().to_string()]);
-        assert_eq!(code, 0, "{path}: {error}");
+        let name = path.file_name().unwrap().to_string_lossy();
+        sim(&format!("draw SCENARIOS/{name} --out network.svg")).done();
     }
 }

@@ -1,11 +1,12 @@
 //! Recipes for Python on the page on results, which are run.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
+
+use super::Folder;
 
 /// Reports a skipped test past the harness; `cargo xtask test` counts the lines of the file `ECN_SKIPPED`.
 fn skipped(name: &str, reason: &str) {
@@ -21,21 +22,19 @@ fn skipped(name: &str, reason: &str) {
 }
 
 /// The command above the recipes, and each recipe of the page by the module that it imports.
-fn recipes() -> (Vec<String>, BTreeMap<String, String>) {
+fn recipes() -> (String, BTreeMap<String, String>) {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/results.md");
     let text = fs::read_to_string(page).unwrap();
     // A command may continue on the next line.
     let text = text.replace("\\\n> ", "");
-    let command = text
-        .lines()
-        .find(|line| line.starts_with("$ ecn sim compare"));
-    let words = command.unwrap().split_whitespace().skip(3);
+    let mut lines = text.lines();
+    let command = lines.find_map(|line| line.strip_prefix("$ ecn sim compare "));
     let recipes = text.split("```python\n").skip(1).map(|rest| {
         let recipe = rest.split("```").next().unwrap().to_owned();
         let module = recipe.split_whitespace().nth(1).unwrap().to_owned();
         (module, recipe)
     });
-    (words.map(str::to_owned).collect(), recipes.collect())
+    (command.unwrap().to_owned(), recipes.collect())
 }
 
 /// A column of a table, by its header.
@@ -63,22 +62,17 @@ fn recipe_agrees_with_compare(name: &str, module: &str) {
     if module == "polars" && !cfg!(feature = "parquet") {
         return skipped(name, "built without Parquet");
     }
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::new();
     let (compare, recipes) = recipes();
-    let output = Command::new(env!("CARGO_BIN_EXE_ecn-sim"))
-        .args(compare)
-        .current_dir(&folder)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
+    folder.sim(&format!("compare {compare}")).done();
     let output = Command::new(&python)
         .args(["-c", &recipes[module]])
-        .current_dir(&folder)
+        .current_dir(folder.path(""))
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
     let found = String::from_utf8(output.stdout).unwrap();
-    let expected = fs::read_to_string(folder.path().join("schemes/compare.csv")).unwrap();
+    let expected = folder.read("schemes/compare.csv");
     for (of, its) in [
         ("mean", "goodput_bytes_per_s"),
         ("ci95", "goodput_bytes_per_s_ci95"),

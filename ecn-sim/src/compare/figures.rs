@@ -30,18 +30,14 @@ impl Comparison {
     /// slowdowns by size, if flow sizes differ; samples over time; the network.
     pub fn figures(&self) -> Vec<Figure> {
         let mut figures = Vec::new();
-        if self.schemes.iter().any(|one| one.runs.len() > 1) {
+        let any = |holds: fn(&Outcome) -> bool| self.schemes.iter().any(holds);
+        if any(|one| one.runs.len() > 1) {
             figures.push(self.means());
         }
-        let finished = |one: &&Outcome| !one.fct_slowdown_cdf.is_empty();
-        if self.schemes.iter().any(|one| finished(&one)) {
+        if any(|one| !one.fct_slowdown_cdf.is_empty()) {
             figures.push(self.cdf());
         }
-        if self
-            .schemes
-            .iter()
-            .any(|one| one.fct_slowdown.by_size.len() > 1)
-        {
+        if any(|one| one.fct_slowdown.by_size.len() > 1) {
             figures.push(self.by_size());
         }
         let mut names: Vec<&str> = Vec::new();
@@ -129,15 +125,11 @@ impl Comparison {
         let most = self.schemes.iter().flat_map(|one| &one.fct_slowdown_cdf);
         let most = most.map(|point| point.0).fold(2.0, f64::max);
         let points = |one: &Outcome| {
-            let (Some(first), Some(_)) =
-                (one.fct_slowdown_cdf.first(), one.fct_slowdown_cdf.last())
-            else {
+            let cdf = &one.fct_slowdown_cdf;
+            let Some(first) = cdf.first() else {
                 return Vec::new();
             };
-            let rise = one
-                .fct_slowdown_cdf
-                .iter()
-                .map(|(slowdown, part)| (slowdown.log10(), *part));
+            let rise = cdf.iter().map(|(slowdown, part)| (slowdown.log10(), *part));
             let start = [(0.0, 0.0), (first.0.log10(), 0.0)];
             let end = [(most.log10(), 1.0)];
             start.into_iter().chain(rise).chain(end).collect()
@@ -162,24 +154,18 @@ impl Comparison {
     }
 
     fn by_size(&self) -> Figure {
-        let groups = || {
-            self.schemes
-                .iter()
-                .flat_map(|one| &one.fct_slowdown.by_size)
-        };
-        let sizes = || groups().map(|group| group.to_bytes.max(1) as f64);
-        let (least, most) = (
-            sizes().fold(f64::MAX, f64::min),
-            sizes().fold(1.0, f64::max),
-        );
-        let slowest = groups().map(|group| group.p99).fold(2.0, f64::max);
+        let schemes = self.schemes.iter();
+        let groups = schemes.flat_map(|one| &one.fct_slowdown.by_size);
+        let sizes = groups.clone().map(|group| group.to_bytes.max(1) as f64);
+        let least = sizes.clone().fold(f64::MAX, f64::min);
+        let most = sizes.fold(1.0, f64::max);
+        let slowest = groups.map(|group| group.p99).fold(2.0, f64::max);
         let panels = |title: &str, value: fn(&OfSize) -> f64| {
             self.panels(title, |one| {
                 let groups = one.fct_slowdown.by_size.iter();
                 let x = |group: &OfSize| (group.to_bytes.max(1) as f64).log10();
-                groups
-                    .map(|group| (x(group), value(group).log10()))
-                    .collect()
+                let points = groups.map(|group| (x(group), value(group).log10()));
+                points.collect()
             })
         };
         let both = [

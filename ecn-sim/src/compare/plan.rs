@@ -85,14 +85,16 @@ impl<T: Compared> Plan<T> {
         self.schemes.len() * self.seeds as usize
     }
 
-    /// The results of all runs, by scheme and seed, computed on `threads` threads. `progress` counts runs.
-    pub(super) fn results<R: Send, E: Into<experiment::Error>>(
+    /// Runs everything on `threads` threads; `progress` counts runs. Returns the values common to all schemes, and the
+    /// outcome of each, which `outcome` makes from its name, its other values and the results of its runs.
+    pub(super) fn outcomes<R: Send, E: Into<experiment::Error>, O>(
         &self,
         threads: usize,
         progress: &AtomicU64,
         run: impl Fn(&T, u64) -> Result<R, E> + Sync,
-    ) -> Result<Vec<R>, CompareError> {
-        in_parallel(self.runs(), threads, |index| {
+        outcome: impl Fn(String, BTreeMap<String, String>, Vec<R>) -> O,
+    ) -> Result<(BTreeMap<String, String>, Vec<O>), CompareError> {
+        let results = in_parallel(self.runs(), threads, |index| {
             let (scheme, scenario) = &self.schemes[index / self.seeds as usize];
             let seed = index as u64 % self.seeds + 1;
             let result = run(scenario, seed);
@@ -102,11 +104,18 @@ impl<T: Compared> Plan<T> {
                 seed,
                 error: error.into(),
             })
-        })
+        })?;
+        let mut results = results.into_iter();
+        let (common, own) = self.parameters();
+        let schemes = self.schemes.iter().zip(own).map(|((scheme, _), own)| {
+            let runs = results.by_ref().take(self.seeds as usize).collect();
+            outcome(scheme.clone(), own, runs)
+        });
+        Ok((common, schemes.collect()))
     }
 
     /// Values common to all schemes, and the values of each scheme that are not; without the scheme's name.
-    pub(super) fn parameters(&self) -> (BTreeMap<String, String>, Vec<BTreeMap<String, String>>) {
+    fn parameters(&self) -> (BTreeMap<String, String>, Vec<BTreeMap<String, String>>) {
         let mut all: Vec<_> = (self.schemes.iter())
             .map(|(_, scenario)| flat(&scenario.parameters()))
             .collect();
@@ -120,6 +129,24 @@ impl<T: Compared> Plan<T> {
         }
         (common, all)
     }
+}
+
+/// All runs, or only one if all are the same: repeating a scenario without randomness adds no information. The order of
+/// seeds is kept, because schemes are compared seed by seed.
+pub(super) fn distinct<R>(mut runs: Vec<R>, are_same: impl Fn(&R, &R) -> bool) -> Vec<R> {
+    if runs.iter().all(|run| are_same(run, &runs[0])) {
+        runs.truncate(1);
+    }
+    runs
+}
+
+/// The key of a setting in the scheme `text`.
+pub(super) fn key<'a>(text: &str, setting: &'a str) -> Result<&'a str, CompareError> {
+    let (key, _) = setting.split_once('=').ok_or_else(|| {
+        let reason = format!("KEY=VALUE is needed, not `{setting}`");
+        CompareError::scheme(text, &reason)
+    })?;
+    Ok(key)
 }
 
 /// Keys and values as in the command line; keys of inner tables as `table.key`.

@@ -5,10 +5,12 @@ use ecn_units::suggestion;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::iter;
 use std::sync::atomic::AtomicU64;
 
 use super::measures::{self, Measures, Results, WindowMeasures, means};
-use super::{CompareError, Compared, Plan};
+use super::plan::{self, distinct};
+use super::{CompareError, Compared, Plan, known, table_of_runs};
 use crate::engine::Time;
 use crate::report::{self, RunReport};
 use crate::scenario::{Scenario, ScenarioError};
@@ -52,28 +54,27 @@ impl Plan<Scenario> {
         threads: usize,
         progress: &AtomicU64,
     ) -> Result<SharesComparison, CompareError> {
-        let results = self.results(threads, progress, |scenario, seed| {
+        let run = |scenario: &Scenario, seed| {
             let run = report::run(scenario, seed, &self.windows, 0, None)?;
             Ok::<_, report::RunError>(run.report(scenario, seed))
-        })?;
-        let mut results = results.into_iter();
-        let (common, own) = self.parameters();
-        let outcome = |((scheme, _), parameters): (&(String, _), _)| {
-            let runs = distinct(results.by_ref().take(self.seeds as usize).collect());
-            let (whole_run, windows) = means(&runs);
-            SharesOutcome {
-                scheme: scheme.clone(),
-                parameters,
-                windows,
-                whole_run,
-                runs,
-            }
         };
+        let (common, schemes) =
+            self.outcomes(threads, progress, run, |scheme, parameters, runs| {
+                let runs = distinct(runs, |a, b| Results::of(a) == Results::of(b));
+                let (whole_run, windows) = means(&runs);
+                SharesOutcome {
+                    scheme,
+                    parameters,
+                    windows,
+                    whole_run,
+                    runs,
+                }
+            })?;
         Ok(SharesComparison {
             scenario: self.schemes[0].1.name.clone(),
             seeds: self.seeds,
             parameters: common,
-            schemes: self.schemes.iter().zip(own).map(outcome).collect(),
+            schemes,
         })
     }
 }
@@ -83,7 +84,33 @@ impl Compared for Scenario {
 
     /// `none` or `RESPONSE/MARKING`, as in `lipd/input-output:threshold=4`.
     fn with_scheme(&self, text: &str) -> Result<Self, CompareError> {
-        with_scheme(self, text)
+        let mut words = text.split(':');
+        let name = words.next().unwrap_or_default();
+        let (response, marking) = match name {
+            "none" => ("none", "none"),
+            _ => name.split_once('/').ok_or_else(|| {
+                let mut known = crate::fabric::cc::Name::NAMES.to_vec();
+                known.retain(|known| *known == "none" || known.contains('/'));
+                let (name, hint) = (&self.name, suggestion(text, &known));
+                let reason = format!("must be one of `{name}`, RESPONSE/MARKING: {hint}");
+                CompareError::scheme(text, &reason)
+            })?,
+        };
+        let mut settings = vec![format!("response={response}"), format!("marking={marking}")];
+        for word in words {
+            let key = plan::key(text, word)?;
+            let same = |other: &String| other.split('=').next() == Some(key);
+            if settings.iter().any(same) {
+                let reason = format!("`{key}` is given twice");
+                return Err(CompareError::scheme(text, &reason));
+            }
+            settings.push(word.to_owned());
+        }
+        let mut scenario = self.clone();
+        for setting in settings {
+            scenario.set_text(&setting)?;
+        }
+        Ok(scenario)
     }
 
     fn set_but_inapplicable(&self) -> Vec<String> {
@@ -108,86 +135,34 @@ impl Compared for Scenario {
     }
 }
 
-/// The scenario with a scheme, and with the keys given after its name.
-fn with_scheme(base: &Scenario, text: &str) -> Result<Scenario, CompareError> {
-    let bad = |reason| CompareError::Schemes(format!("--schemes {text}: {reason}"));
-    let mut scenario = base.clone();
-    let mut words = text.split(':');
-    let name = words.next().unwrap_or_default();
-    let (response, marking) = match name {
-        "none" => ("none", "none"),
-        _ => name.split_once('/').ok_or_else(|| {
-            let known = crate::fabric::cc::Name::NAMES;
-            let known: Vec<&str> = (known.iter().copied())
-                .filter(|known| *known == "none" || known.contains('/'))
-                .collect();
-            let name = base.name.as_str();
-            bad(format!(
-                "must be one of `{name}`, RESPONSE/MARKING: {}",
-                suggestion(text, &known)
-            ))
-        })?,
-    };
-    let mut settings = vec![format!("response={response}"), format!("marking={marking}")];
-    for word in words {
-        let (key, _) = word
-            .split_once('=')
-            .ok_or_else(|| bad(format!("KEY=VALUE is needed, not `{word}`")))?;
-        let same = |other: &String| other.split('=').next() == Some(key);
-        if settings.iter().any(same) {
-            return Err(bad(format!("`{key}` is given twice")));
-        }
-        settings.push(word.to_owned());
-    }
-    for setting in settings {
-        scenario.set_text(&setting)?;
-    }
-    Ok(scenario)
-}
-
-/// All runs, or only one if seeds make no difference.
-fn distinct(mut runs: Vec<RunReport>) -> Vec<RunReport> {
-    let first = Results::of(&runs[0]);
-    if runs.iter().all(|run| Results::of(run) == first) {
-        runs.truncate(1);
-    }
-    runs
-}
-
-/// Columns of [`SharesComparison::rows`].
-pub const COLUMNS: [&str; 6] = ["scheme", "from_ms", "to_ms", "measure", "mean", "ci95"];
-
 impl SharesComparison {
-    /// A row per scheme, window and measure, under [`COLUMNS`]; those over the whole run have no times.
-    pub fn rows(&self) -> impl Iterator<Item = [String; 6]> {
-        let known = |value: Option<f64>| value.map_or_else(String::new, |v| v.to_string());
-        self.schemes.iter().flat_map(move |one| {
+    /// The names of the columns, and a row per scheme, window and measure; those over the whole run have no times.
+    pub fn rows(&self) -> Vec<[String; 6]> {
+        let header = ["scheme", "from_ms", "to_ms", "measure", "mean", "ci95"];
+        let mut rows = vec![header.map(str::to_owned)];
+        for one in &self.schemes {
             let windows = one.windows.iter();
-            let windows = windows.map(|window| {
-                let times = [window.from_ms, window.to_ms].map(Some);
-                (times, &window.measures)
-            });
-            let all = std::iter::once(([None; 2], &one.whole_run)).chain(windows);
-            all.flat_map(move |([from, to], measures)| {
-                measures.iter().map(move |(name, measure)| {
+            let windows = windows.map(|w| ([w.from_ms, w.to_ms].map(Some), &w.measures));
+            for (time, measures) in iter::once(([None; 2], &one.whole_run)).chain(windows) {
+                let [from, to] = time.map(known);
+                rows.extend(measures.iter().map(|(name, measure)| {
                     [
                         one.scheme.clone(),
-                        known(from),
-                        known(to),
+                        from.clone(),
+                        to.clone(),
                         name.clone(),
                         known(measure.mean),
                         known(measure.ci95),
                     ]
-                })
-            })
-        })
+                }));
+            }
+        }
+        rows
     }
 
     /// A row per scheme, run and window.
     pub fn runs(&self) -> Table {
-        let runs = (self.schemes.iter())
-            .flat_map(|one| one.runs.iter().map(|run| (one.scheme.as_str(), run)));
-        super::table_of_runs(runs)
+        table_of_runs(self.schemes.iter().map(|one| (&one.scheme, &one.runs)))
     }
 
     /// The table for display: a row per window (or the whole run) and measure, a column per scheme.
@@ -195,7 +170,7 @@ impl SharesComparison {
         let sections = |one: &SharesOutcome| {
             let whole_run = ("whole run".to_owned(), one.whole_run.clone());
             let windows = one.windows.iter().map(WindowMeasures::section);
-            windows.chain(std::iter::once(whole_run)).collect()
+            windows.chain(iter::once(whole_run)).collect()
         };
         let schemes: Vec<Vec<_>> = self.schemes.iter().map(sections).collect();
         measures::table(&schemes)

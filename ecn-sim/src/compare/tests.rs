@@ -1,28 +1,30 @@
 use super::*;
 
 fn scenario(settings: &[&str]) -> Scenario {
-    let mut scenario = Scenario::find("dumbbell").unwrap();
-    for setting in ["hosts=8", "senders=4", "flow_size=30kB"]
-        .iter()
-        .chain(settings)
-    {
+    let base = ["hosts=8", "senders=4", "flow_size=30kB"];
+    of("dumbbell", &[&base, settings].concat())
+}
+
+/// A built-in fabric with these settings.
+fn of(name: &str, settings: &[&str]) -> Scenario {
+    let mut scenario = Scenario::find(name).unwrap();
+    for setting in settings {
         scenario.set_text(setting).unwrap();
     }
     scenario
 }
 
-fn schemes(names: &[&str]) -> Vec<String> {
-    names.iter().map(|name| (*name).to_owned()).collect()
+/// The plan of a comparison without windows; `names`: schemes, separated by spaces.
+fn plan(base: &Scenario, names: &str, seeds: u64) -> Result<Plan<Scenario>, CompareError> {
+    Plan::new(base, &schemes(names), seeds, &[])
+}
+
+fn schemes(names: &str) -> Vec<String> {
+    names.split_whitespace().map(str::to_owned).collect()
 }
 
 fn compared(settings: &[&str], seeds: u64, threads: usize) -> Comparison {
-    let plan = Plan::new(
-        &scenario(settings),
-        &schemes(&["none", "dcqcn"]),
-        seeds,
-        &[],
-    )
-    .unwrap();
+    let plan = plan(&scenario(settings), "none dcqcn", seeds).unwrap();
     let progress = AtomicU64::new(0);
     let mut comparison = plan.run(threads, &progress).unwrap();
     assert_eq!(progress.into_inner(), plan.runs() as u64);
@@ -35,11 +37,9 @@ fn compared(settings: &[&str], seeds: u64, threads: usize) -> Comparison {
 /// Independent of the number of threads, and equal to the results of single runs.
 #[test]
 fn outcomes_are_those_of_the_runs() {
-    let found = compared(&["dcqcn.kmin=5kB", "dcqcn.kmax=20kB"], 3, 4);
-    assert_eq!(
-        found,
-        compared(&["dcqcn.kmin=5kB", "dcqcn.kmax=20kB"], 3, 1)
-    );
+    let settings = ["dcqcn.kmin=5kB", "dcqcn.kmax=20kB"];
+    let found = compared(&settings, 3, 4);
+    assert_eq!(found, compared(&settings, 3, 1));
     for one in &found.schemes {
         let seeds: Vec<u64> = one.runs.iter().map(|run| run.seed).collect();
         assert_eq!(seeds, [1, 2, 3]);
@@ -56,9 +56,8 @@ fn outcomes_are_those_of_the_runs() {
         assert_eq!(one.marked_packets, marked);
         assert_eq!(marked > 0, one.scheme == "dcqcn");
         let mut alone = scenario(&[&format!("scheme={}", one.scheme)]);
-        if one.scheme == "dcqcn" {
-            alone.set_text("dcqcn.kmin=5kB").unwrap();
-            alone.set_text("dcqcn.kmax=20kB").unwrap();
+        for setting in settings.iter().filter(|_| one.scheme == "dcqcn") {
+            alone.set_text(setting).unwrap();
         }
         let (alone, _) = run(&alone, 2, &Options::default()).unwrap();
         assert_eq!(alone.fct_slowdown, one.runs[1].fct_slowdown);
@@ -82,44 +81,42 @@ fn outcomes_are_those_of_the_runs() {
 }
 
 #[test]
-fn what_means_nothing_anywhere_is_refused() {
-    let error = Plan::new(&scenario(&["dcqcn.kmin=5kB"]), &schemes(&["none"]), 1, &[]).unwrap_err();
-    assert!(error.to_string().starts_with("dcqcn.kmin = 5kB"), "{error}");
-    let refused = |names: &[&str], seeds| {
-        Plan::new(&scenario(&[]), &schemes(names), seeds, &[])
-            .unwrap_err()
-            .to_string()
-    };
-    assert!(refused(&["none", "none"], 1).contains("twice"));
-    assert!(refused(&[], 1).contains("at least one"));
-    assert!(refused(&["none"], 0).contains("at least one"));
-    assert!(refused(&["dqcn"], 1).contains("`dcqcn`"));
-    let near = refused(&["dcqcn:cnp_gpa=4us"], 1);
-    assert!(near.contains("did you mean `cnp_gap`?"), "{near}");
-    assert!(refused(&["none:cnp_gap=4us"], 1).contains("no parameters"));
-    assert!(refused(&["dcqcn:cnp_gap=4 parsecs"], 1).contains("dcqcn.cnp_gap"));
-    assert!(refused(&["dcqcn:cnp_gap"], 1).contains("KEY=VALUE is needed"));
-    assert!(refused(&["dcqcn:"], 1).contains("KEY=VALUE is needed"));
-    assert!(refused(&["dcqcn:g=1/4:g=1/8"], 1).contains("`g` is given twice"));
-    assert!(refused(&["hp"], 1).contains("lipd/"));
-    assert!(refused(&["lipd/input:buffer=0"], 1).starts_with("hp.buffer = 0"));
+fn what_applies_to_no_scheme_is_refused() {
+    for (names, needed) in [
+        ("none none", "twice"),
+        ("", "at least one"),
+        ("dqcn", "`dcqcn`"),
+        ("dcqcn:cnp_gpa=4us", "did you mean `cnp_gap`?"),
+        ("none:cnp_gap=4us", "no parameters"),
+        ("dcqcn:cnp_gap=4parsecs", "dcqcn.cnp_gap"),
+        ("dcqcn:cnp_gap", "KEY=VALUE is needed"),
+        ("dcqcn:", "KEY=VALUE is needed"),
+        ("dcqcn:g=1/4:g=1/8", "`g` is given twice"),
+        ("hp", "lipd/"),
+        ("lipd/input:buffer=0", "hp.buffer = 0"),
+    ] {
+        let error = plan(&scenario(&[]), names, 1).unwrap_err().to_string();
+        assert!(error.contains(needed), "{names}: {error}");
+    }
+    let error = plan(&scenario(&[]), "none", 0).unwrap_err().to_string();
+    assert!(error.contains("at least one"), "{error}");
+    let base = scenario(&["dcqcn.kmin=5kB"]);
+    let error = plan(&base, "none", 1).unwrap_err().to_string();
+    assert!(error.starts_with("dcqcn.kmin = 5kB"), "{error}");
 }
 
 /// A scheme is compared to itself with other parameters; those of TCD can also be given by their names.
 #[test]
 fn schemes_have_parameters_of_their_own() {
-    let names = ["dcqcn", "dcqcn:cnp_gap=4us:g=1/16", "dcqcn+tcd:patience=9"];
-    let mut base = scenario(&["flow_size=1MB"]);
-    for setting in ["dcqcn.kmin=5kB", "dcqcn.kmax=50kB"] {
-        base.set_text(setting).unwrap();
-    }
-    let plan = Plan::new(&base, &schemes(&names), 1, &[]).unwrap();
+    let base = scenario(&["flow_size=1MB", "dcqcn.kmin=5kB", "dcqcn.kmax=50kB"]);
+    let names = "dcqcn dcqcn:cnp_gap=4us:g=1/16 dcqcn+tcd:patience=9";
+    let plan = plan(&base, names, 1).unwrap();
     let found = plan.run(2, &AtomicU64::new(0)).unwrap();
     assert_eq!(found.parameters["dcqcn.kmin"], "5kB");
     let [usual, other, tcd] = &found.schemes[..] else {
         panic!("three schemes")
     };
-    assert_eq!(other.scheme, names[1]);
+    assert_eq!(other.scheme, "dcqcn:cnp_gap=4us:g=1/16");
     assert_eq!(usual.parameters["dcqcn.cnp_gap"], "50us");
     assert_eq!(other.parameters["dcqcn.cnp_gap"], "4us");
     assert_eq!(other.parameters["dcqcn.g"], "1/16");
@@ -133,49 +130,41 @@ fn schemes_have_parameters_of_their_own() {
 fn figures_are_for_what_there_is() {
     let mut found = compared(&[], 1, 1);
     let files = |found: &Comparison| -> Vec<String> {
-        found
-            .figures()
-            .into_iter()
-            .map(|figure| figure.file)
-            .collect()
+        let figures = found.figures().into_iter();
+        figures.map(|figure| figure.file).collect()
     };
-    let always = [
-        "slowdown-cdf.svg",
-        "goodput.svg",
-        "data-that-waits-in-switches.svg",
-        "longest-queue.svg",
-        "ports-that-may-not-send.svg",
-        "network.svg",
-    ];
-    assert_eq!(files(&found), always);
+    let always = "slowdown-cdf.svg goodput.svg data-that-waits-in-switches.svg longest-queue.svg \
+                  ports-that-may-not-send.svg network.svg";
+    assert_eq!(files(&found).join(" "), always);
     let html = found.html(&found.figures());
-    assert!(
-        html.contains("Longest queue, over time") && !html.contains("<?xml"),
-        "{html}"
-    );
-    assert!(
-        html.contains("<td>dcqcn</td>") && !html.contains("<script"),
-        "{html}"
-    );
+    for part in ["Longest queue, over time", "<td>dcqcn</td>"] {
+        assert!(html.contains(part), "{html}");
+    }
+    for absent in ["<?xml", "<script"] {
+        assert!(!html.contains(absent), "{html}");
+    }
     let title = |svg: &str| svg.matches("Slowdown of flows").count();
     assert_eq!(title(&found.figures()[0].svg), 1);
     let many = found.schemes[0].clone();
-    found.schemes.extend(std::iter::repeat_n(many, 6));
+    found.schemes.extend(iter::repeat_n(many, 6));
     assert_eq!(title(&found.figures()[0].svg), 2);
     for one in &mut found.schemes {
         (one.fct_slowdown, one.fct_slowdown_cdf, one.series) = Default::default();
     }
     assert_eq!(files(&found), ["network.svg"]);
-    let poisson = ["workload=poisson", "cdf=hadoop", "duration=100us"];
-    let settings = ["senders=20", "flow_size=1MB"];
-    let settings = [&settings[..], &poisson].concat();
-    let mut found = compared(&settings, 1, 1);
-    let tables = |found: &Comparison| {
-        found
-            .html(&[])
-            .matches("<th scope=\"col\">payload</th>")
-            .count()
-    };
+    let mut found = compared(
+        &[
+            "senders=20",
+            "flow_size=1MB",
+            "workload=poisson",
+            "cdf=hadoop",
+            "duration=100us",
+        ],
+        1,
+        1,
+    );
+    let head = "<th scope=\"col\">payload</th>";
+    let tables = |found: &Comparison| found.html(&[]).matches(head).count();
     assert_eq!(tables(&found), 1);
     assert_eq!(files(&found)[1], "slowdown-by-size.svg");
     found.schemes[0].fct_slowdown.by_size.pop();
@@ -210,7 +199,7 @@ fn series_hold_what_was_sampled() {
 #[test]
 fn windows_are_compared() {
     let windows = [(0, 8_000_000), (8_000_000, 40_000_000)];
-    let plan = Plan::new(&scenario(&[]), &schemes(&["none", "dcqcn"]), 1, &windows).unwrap();
+    let plan = Plan::new(&scenario(&[]), &schemes("none dcqcn"), 1, &windows).unwrap();
     let found = plan.run(1, &AtomicU64::new(0)).unwrap();
     let (one, run) = (&found.schemes[1].windows[0], &found.schemes[1].runs[0]);
     assert_eq!((one.from_ms, one.to_ms), (0.0, 0.008));
@@ -227,18 +216,14 @@ fn windows_are_compared() {
     assert!(!compared(&[], 1, 1).html(&[]).contains("<h2>Windows</h2>"));
 
     let hp = crate::scenario::Scenario::hp();
-    let plan = Plan::new(&hp, &schemes(&["none", "lipd/naive"]), 1, &[]).unwrap();
+    let plan = Plan::new(&hp, &schemes("none lipd/naive"), 1, &[]).unwrap();
     let found = plan.run(1, &AtomicU64::new(0)).unwrap();
     let marked = |measures: &Measures| measures.contains_key("marked_packets_local");
     let one = &found.schemes[1];
     assert_eq!(one.windows.len(), 3);
     assert!(marked(&one.whole_run) && one.windows.iter().all(|of| !marked(&of.measures)));
-    let labels: Vec<String> = found
-        .table()
-        .into_iter()
-        .map(|row| row[0].clone())
-        .collect();
-    assert!(labels.contains(&"whole run  marked_packets_local".to_owned()));
+    let label = "whole run  marked_packets_local";
+    assert!(found.table().iter().any(|row| row[0] == label));
 }
 
 /// A scheme that takes much longer is cut off, and named in its panel and in the caption.
@@ -276,12 +261,9 @@ fn flows_of_a_file_are_rerun_with_each_seed() {
         text += &format!("{},{from},{},20000\n", flow / 48 * 1_000, (from + by) % 16);
     }
     std::fs::write(&file, text).unwrap();
-    let mut base = Scenario::find("fat-tree").unwrap();
     let workload = format!("workload=file:{}", file.display());
-    for setting in ["hosts=16", &workload] {
-        base.set_text(setting).unwrap();
-    }
-    let plan = Plan::new(&base, &schemes(&["none", "dcqcn"]), 3, &[]).unwrap();
+    let base = of("fat-tree", &["hosts=16", &workload]);
+    let plan = plan(&base, "none dcqcn", 3).unwrap();
     let found = plan.run(1, &AtomicU64::new(0)).unwrap();
     for one in &found.schemes {
         assert_eq!(one.flows_started, 3 * 384);
@@ -297,11 +279,8 @@ fn flows_of_a_file_are_rerun_with_each_seed() {
 /// Nothing is random here, so three runs count as one.
 #[test]
 fn what_repeats_counts_once() {
-    let mut base = Scenario::find("dumbbell").unwrap();
-    for setting in ["hosts=8", "workload=all-to-all", "flow_size=30kB"] {
-        base.set_text(setting).unwrap();
-    }
-    let plan = Plan::new(&base, &schemes(&["none"]), 3, &[]).unwrap();
+    let settings = ["hosts=8", "workload=all-to-all", "flow_size=30kB"];
+    let plan = plan(&of("dumbbell", &settings), "none", 3).unwrap();
     let found = plan.run(2, &AtomicU64::new(0)).unwrap();
     let one = &found.schemes[0];
     assert_eq!(one.runs.len(), 1);

@@ -16,7 +16,7 @@ use super::scenario::Scenario;
 use super::topology::{End, Plan, Topology};
 use super::workload::{FlowEntry, Workload};
 use crate::scenario::{ScenarioError, dotted};
-use crate::scenario_file::{expand, located, pairs};
+use crate::scenario_file::{expand_all, located, pairs};
 
 /// The topology that is described in the file itself.
 const CUSTOM: &str = "custom";
@@ -100,8 +100,7 @@ fn plan(file: &mut File) -> Result<Plan, String> {
         let needed = || format!("`{key}` must be a list of names, such as [\"{key}[1-4]\"]");
         let value = file.keys.remove(key).ok_or_else(needed)?;
         let list: Vec<String> = value.try_into().map_err(|_| needed())?;
-        let lists: Result<Vec<_>, _> = list.iter().map(|name| expand(name)).collect();
-        Ok(lists?.concat())
+        expand_all(&list)
     };
     let (hosts, switches) = (names("hosts")?, names("switches")?);
     let numbered = |end: fn(u32) -> End| (0..).map(end);
@@ -150,7 +149,7 @@ fn plan(file: &mut File) -> Result<Plan, String> {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::fabric::Options;
+    use crate::fabric::{Options, run};
 
     const TWO_RACKS: &str = r#"
         topology = "custom"
@@ -173,55 +172,39 @@ mod tests {
         assert_eq!(scenario.parameters()["payload"].as_integer(), Some(1500));
         assert_eq!(scenario.parameters()["hosts"].as_integer(), Some(8));
         let topology = scenario.topology().unwrap();
-        assert_eq!(
-            (topology.hosts, topology.hops(0, 3), topology.hops(0, 4)),
-            (8, 2, 4)
-        );
+        assert_eq!(topology.hosts, 8);
+        assert_eq!((topology.hops(0, 3), topology.hops(0, 4)), (2, 4));
         assert_eq!(topology.port_name(4), "host b1");
         let mut scenario = scenario;
         scenario.set_text("payload=1000").unwrap();
         assert_eq!(scenario.parameters.hosts, 8);
         let error = scenario.set_text("hosts=9").unwrap_err().to_string();
         assert!(error.contains("unknown key `hosts`"), "{error}");
-        let (report, _) = super::super::run(&scenario, 1, &Options::default()).unwrap();
-        assert_eq!(
-            (report.scenario.as_str(), report.flows_finished),
-            ("two racks", 8)
-        );
+        let (report, _) = run(&scenario, 1, &Options::default()).unwrap();
+        assert_eq!(report.scenario, "two racks");
+        assert_eq!(report.flows_finished, 8);
     }
 
     /// A flow on its own is limited only by the links of its path.
     #[test]
     fn links_have_rates_and_delays_of_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("flows.csv");
         let text = TWO_RACKS
-            .replace("\"rack1\"] }", "\"rack1\"], rate = \"10gbit\" }")
-            .replace(
-                "\"top\"] }",
-                "\"top\"], rate = \"1gbit\", delay = \"20us\" }",
-            )
-            .replace("\"rack2\"] }", "\"rack2\"], delay = \"3us\" }")
-            .replace("permutation", "file:flows.csv");
-        for (number, flow) in [
-            "a1,b1,1",
-            "b3,a2,1500",
-            "a4,b4,4501",
-            "b1,b2,90000",
-            "a1,a2,99999",
-        ]
-        .iter()
-        .enumerate()
-        {
-            let folder = tempfile::tempdir().unwrap();
-            let file = folder.path().join("flows.csv");
+            .replace(r#""rack1"] }"#, r#""rack1"], rate = "10gbit" }"#)
+            .replace(r#""top"] }"#, r#""top"], rate = "1gbit", delay = "20us" }"#)
+            .replace(r#""rack2"] }"#, r#""rack2"], delay = "3us" }"#)
+            .replace("permutation", &format!("file:{}", file.display()));
+        let flows = "a1,b1,1 b3,a2,1500 a4,b4,4501 b1,b2,90000 a1,a2,99999";
+        for (number, flow) in flows.split(' ').enumerate() {
             std::fs::write(&file, format!("start_ns,from,to,bytes\n0,{flow}\n")).unwrap();
-            let text = text.replace("file:flows.csv", &format!("file:{}", file.display()));
             let scenario = parse(&text, "racks").unwrap().unwrap();
             for threads in [1, 2] {
                 let options = Options {
                     threads,
                     ..Options::default()
                 };
-                let (_, counts) = super::super::run(&scenario, 1, &options).unwrap();
+                let (_, counts) = run(&scenario, 1, &options).unwrap();
                 assert_eq!(counts.finished[0].slowdown, 1.0, "{flow}");
                 if number == 0 {
                     // 61 bytes of data and 64 of ACK at 10, 1, 1 and 100 Gb/s, with delays of 1, 20, 20 and 3 us.
@@ -276,7 +259,7 @@ mod tests {
             for setting in settings {
                 scenario.set_text(setting).unwrap();
             }
-            let (report, counts) = super::super::run(&scenario, 1, &Options::default()).unwrap();
+            let (report, counts) = run(&scenario, 1, &Options::default()).unwrap();
             assert_eq!(report.flows_finished, 4);
             let slowdowns: Vec<f64> = counts.finished.iter().map(|flow| flow.slowdown).collect();
             assert_eq!(slowdowns, [1.0; 4], "{settings:?}");
@@ -301,14 +284,13 @@ mod tests {
         "#;
         let mut scenario = parse(ring, "ring").unwrap().unwrap();
         for control in ["pfc", "cbfc"] {
-            scenario
-                .set_text(&format!("flow_control={control}"))
-                .unwrap();
+            let setting = format!("flow_control={control}");
+            scenario.set_text(&setting).unwrap();
             let error = scenario.topology().unwrap_err().to_string();
             assert!(error.contains("cyclic routing: s1 port 1, "), "{error}");
         }
         scenario.set_text("flow_control=none").unwrap();
-        let (report, _) = super::super::run(&scenario, 1, &Options::default()).unwrap();
+        let (report, _) = run(&scenario, 1, &Options::default()).unwrap();
         assert_eq!(report.flows_finished, 20);
     }
 
@@ -320,98 +302,56 @@ mod tests {
         assert!(parse("duration = \"1ms\"", "other").unwrap().is_none());
     }
 
+    /// Cases of a table: texts in [`TWO_RACKS`], their replacements, and what the error contains.
+    fn cases(table: &str) -> impl Iterator<Item = (String, &str)> {
+        let lines = table.lines().map(str::trim);
+        lines.filter(|line| !line.is_empty()).map(|line| {
+            let (change, needed) = line.split_once(" => ").expect(line);
+            let (old, new) = change.split_once(" -> ").expect(line);
+            assert!(TWO_RACKS.contains(old), "{old}");
+            (TWO_RACKS.replace(old, new), needed)
+        })
+    }
+
     #[test]
     fn what_is_no_network_is_named() {
-        for (old, new, needed) in [
-            (
-                "\"rack[1-2]\", \"top\"]\n        hosts",
-                "\"rack[1-2]\"]\n        hosts",
-                "unknown host or switch `top`",
-            ),
-            (
-                "\"rack[1-2]\", \"top\"] }",
-                "\"rack1\", \"top\"] }",
-                "rack2 cannot reach rack1, the switch of a1, a2, a3, a4",
-            ),
-            (
-                "\"a[1-4]\", \"rack1\"] }",
-                "\"a[1-3]\", \"rack1\"] }",
-                "host a4 has no link",
-            ),
-            (
-                "\"rack[1-2]\", \"top\"] }",
-                "\"a1\", \"top\"] }",
-                "host a1 has 2 links",
-            ),
-            (
-                "\"rack[1-2]\", \"top\"] }",
-                "\"a1\", \"b1\"] }",
-                "a1 and b1 are hosts",
-            ),
-            ("\"b[1-4]\"]\n", "\"a[1-4]\"]\n", "`a1` is given twice"),
-            (
-                "\"a[1-4]\", \"rack1\"",
-                "\"a[1-4]\", \"rcak1\"",
-                "did you mean `rack1`?",
-            ),
-            (
-                "\"top\"] }",
-                "\"top\"], rate = \"1gbits\" }",
-                "`1gbits` is not a rate",
-            ),
-            ("payload = 1500", "paylaod = 1500", "`payload`"),
-            (
-                "hosts = [\"a[1-4]\", \"b[1-4]\"]",
-                "hosts = 8",
-                "a list of names",
-            ),
-            (
-                "topology = \"custom\"",
-                "topology = \"fat-treee\"\n",
-                "are for topology = \"custom\"",
-            ),
-            ("payload = 1500", "payload = ", "line 7"),
-        ] {
-            assert!(TWO_RACKS.contains(old), "{old}");
-            let error = parse(&TWO_RACKS.replace(old, new), "file")
-                .unwrap_err()
-                .to_string();
-            assert!(error.contains(needed), "{new}: {error}");
+        for (text, needed) in cases(
+            r#"
+            switches = ["rack[1-2]", "top"] -> switches = ["rack[1-2]"] => unknown host or switch `top`
+            "rack[1-2]", "top"] } -> "rack1", "top"] } => rack2 cannot reach rack1, the switch of a1, a2, a3, a4
+            "a[1-4]", "rack1"] } -> "a[1-3]", "rack1"] } => host a4 has no link
+            "rack[1-2]", "top"] } -> "a1", "top"] } => host a1 has 2 links
+            "rack[1-2]", "top"] } -> "a1", "b1"] } => a1 and b1 are hosts
+            "a[1-4]", "b[1-4]"] -> "a[1-4]", "a[1-4]"] => `a1` is given twice
+            "a[1-4]", "rack1" -> "a[1-4]", "rcak1" => did you mean `rack1`?
+            "top"] } -> "top"], rate = "1gbits" } => `1gbits` is not a rate
+            payload = 1500 -> paylaod = 1500 => `payload`
+            hosts = ["a[1-4]", "b[1-4]"] -> hosts = 8 => a list of names
+            topology = "custom" -> topology = "fat-treee" => are for topology = "custom"
+            payload = 1500 -> payload = => line 7
+            "#,
+        ) {
+            let error = parse(&text, "file").unwrap_err().to_string();
+            assert!(error.contains(needed), "{text}: {error}");
             assert_eq!(error.lines().count(), 1, "{error}");
         }
         // These can be corrected by a setting, and can be drawn.
-        for (old, new, needed) in [
-            ("payload = 1500", "payload = 1", "payload = 1"),
-            (
-                "\"top\"] }",
-                "\"top\"], rate = \"20tbit\" }",
-                "links.rate = 20tbit",
-            ),
-            (
-                "\"top\"] }",
-                "\"top\"], delay = \"1s\" }",
-                "links.delay = 1s",
-            ),
-            (
-                "payload = 1500",
-                "headroom = \"1kB\"",
-                "28250 bytes are needed",
-            ),
-            (
-                "workload = \"permutation\"",
-                "",
-                "senders = 20: must be between 1 and 7",
-            ),
-        ] {
-            let scenario = parse(&TWO_RACKS.replace(old, new), "file");
-            let scenario = scenario.unwrap().unwrap();
+        for (text, needed) in cases(
+            r#"
+            payload = 1500 -> payload = 1 => payload = 1
+            "top"] } -> "top"], rate = "20tbit" } => links.rate = 20tbit
+            "top"] } -> "top"], delay = "1s" } => links.delay = 1s
+            payload = 1500 -> headroom = "1kB" => 28250 bytes are needed
+            workload = "permutation" -> # => senders = 20: must be between 1 and 7
+            "#,
+        ) {
+            let scenario = parse(&text, "file").unwrap().unwrap();
             let error = scenario.check().unwrap_err().to_string();
-            assert!(error.contains(needed), "{new}: {error}");
+            assert!(error.contains(needed), "{text}: {error}");
             scenario.figure().unwrap();
         }
-        let error = parse("topology = \"fat-treee\"", "file")
-            .unwrap_err()
-            .to_string();
+        let error = parse("topology = \"fat-treee\"", "file");
+        let error = error.unwrap_err().to_string();
         assert!(error.contains("did you mean `fat-tree`?"), "{error}");
     }
 

@@ -23,7 +23,7 @@ use super::topology::{
 use super::workload::{Arrival, Arrivals, Cdf, FlowEntry, Workload, arrivals, entries};
 use crate::engine::{NS, Time};
 use crate::model::ModelError;
-use crate::scenario::{ScenarioError, dotted, parted, with_key};
+use crate::scenario::{self, ScenarioError, dotted, parted, with_key};
 
 keywords! {
     /// The built-in fabrics.
@@ -90,22 +90,17 @@ pub struct Scenario {
 }
 
 /// Length of an ACK beyond a data packet's header, bytes.
-pub const ACK_EXTRA: u32 = 4;
+pub(super) const ACK_EXTRA: u32 = 4;
 /// Length of a CNP beyond a data packet's header, bytes.
-pub const CNP_EXTRA: u32 = 16;
+pub(super) const CNP_EXTRA: u32 = 16;
 
 /// Why a key of HP's networks and of bridges does not apply to a data centre.
 fn hint_of_shares(key: &str) -> Option<String> {
-    let is_model = key.starts_with("model.");
-    if is_model {
+    if key.starts_with("model.") {
         return Some("in files with `topology`, keys are at the top, not in [model]".to_owned());
     }
-    let known = crate::scenario::Scenario::hp().parameters();
-    if !known.contains_key(key)
-        && !crate::scenario::Scenario::rig()
-            .parameters()
-            .contains_key(key)
-    {
+    let others = [scenario::Scenario::hp(), scenario::Scenario::rig()];
+    if !others.iter().any(|one| one.parameters().contains_key(key)) {
         return None;
     }
     let instead = match key {
@@ -321,17 +316,14 @@ impl Scenario {
             }
         }
         if !self.failures.is_empty() {
-            let failures = self
-                .failures
-                .iter()
-                .map(|failure| failure.to_string().into());
-            all.insert("failures".to_owned(), Value::Array(failures.collect()));
+            let failures: Vec<_> = self.failures.iter().map(Failure::to_string).collect();
+            all.insert("failures".to_owned(), failures.into());
         }
         all
     }
 
     /// Whether any topology has this key.
-    pub fn has_key(&self, key: &str) -> bool {
+    pub(crate) fn has_key(&self, key: &str) -> bool {
         self.all_keys().contains_key(key)
     }
 
@@ -423,16 +415,14 @@ impl Scenario {
     pub fn set_but_inapplicable(&self) -> Vec<String> {
         let (all, defaults) = (self.all_keys(), self.defaults().all_keys());
         let tables = self.parameters.scheme.tables();
-        let of_others = all.keys().filter(|key| {
-            key.split_once('.')
-                .is_some_and(|(table, _)| !tables.contains(&table))
-        });
-        let inapplicable = self.inapplicable_keys().into_iter().map(str::to_owned);
-        let chosen = |key: &String| all.get(key) != defaults.get(key);
-        inapplicable
-            .chain(of_others.cloned())
-            .filter(chosen)
-            .collect()
+        let is_of_other = |key: &&str| {
+            let table = key.split_once('.').map(|(table, _)| table);
+            table.is_some_and(|table| !tables.contains(&table))
+        };
+        let of_others = all.keys().map(String::as_str).filter(is_of_other);
+        let inapplicable = self.inapplicable_keys().into_iter().chain(of_others);
+        let chosen = inapplicable.filter(|key| all.get(*key) != defaults.get(*key));
+        chosen.map(str::to_owned).collect()
     }
 
     /// Resets a key to its default.
@@ -468,7 +458,7 @@ impl Scenario {
     }
 
     /// Whether ports advertise credits to each other.
-    pub fn advertises_credits(&self) -> bool {
+    pub(super) fn advertises_credits(&self) -> bool {
         let params = &self.parameters;
         params.flow_control == FlowControl::Cbfc && params.switch != Switch::InputQueued
     }
@@ -514,7 +504,7 @@ impl Scenario {
 
     /// Minimum time from when a switch sends something until another one receives it: that of the shortest packet (a
     /// message, or a byte of data), and the delay of its link.
-    pub fn look_ahead(&self) -> Time {
+    pub(super) fn look_ahead(&self) -> Time {
         let params = &self.parameters;
         if params.switch == Switch::InputQueued {
             // Credits return at once.
@@ -587,7 +577,7 @@ impl Scenario {
 
     /// The most memory of one class at one port of a switch with `ports` ports, if the others use none, bytes: without
     /// flow control the longest queue, with PFC where it pauses the port before it.
-    pub fn longest_tail(&self, ports: u32) -> u64 {
+    pub(super) fn longest_tail(&self, ports: u32) -> u64 {
         let params = &self.parameters;
         let shared = self.buffer().saturating_sub(self.headroom());
         let pool = u128::from(shared) * u128::from(ports);
@@ -635,14 +625,14 @@ impl Scenario {
 
     /// Length above which a class's queue that is not held up is congested, bytes: where DCQCN's switches start to
     /// mark, or an eighth of a port's memory if that is less. `ports`: the fewest of a switch.
-    pub fn root_bytes(&self, ports: u32) -> u32 {
+    pub(super) fn root_bytes(&self, ports: u32) -> u32 {
         let params = &self.parameters;
         let eighth = self.buffer() / u64::from(params.priorities) / 8;
         self.red_thresholds(ports).0.min(eighth) as u32
     }
 
     /// The properties of a network for a scheme.
-    pub fn network_of(&self, topology: &Topology, seed: u64) -> cc::Network<'_> {
+    pub(super) fn network_of(&self, topology: &Topology, seed: u64) -> cc::Network<'_> {
         let classes = self.parameters.priorities;
         cc::Network {
             switches: topology.names.len() as u32,
@@ -701,17 +691,18 @@ impl Scenario {
     /// one's headroom is full.
     pub fn headroom(&self) -> u64 {
         let params = &self.parameters;
-        let needed = u64::from(params.priorities)
-            * headroom_needed(
-                self.rates().1.bytes_per_s(),
-                self.delays().1,
-                self.frame().into(),
-                LINK_BYTES.into(),
-            );
+        let needed = Size::from_bytes(self.needed_headroom());
         match params.flow_control {
-            FlowControl::Pfc => params.headroom.or(Size::from_bytes(needed)).bytes(),
+            FlowControl::Pfc => params.headroom.or(needed).bytes(),
             FlowControl::Cbfc | FlowControl::None => 0,
         }
+    }
+
+    /// The least headroom with which PFC loses nothing, bytes.
+    fn needed_headroom(&self) -> u64 {
+        let (rate, delay) = (self.rates().1.bytes_per_s(), self.delays().1);
+        let of_each = headroom_needed(rate, delay, self.frame().into(), LINK_BYTES.into());
+        u64::from(self.parameters.priorities) * of_each
     }
 
     /// The minimum memory of a port, bytes: its headroom and two packets, or whole blocks for two packets in each lane.
@@ -775,10 +766,8 @@ impl Scenario {
             && params.flow_control != FlowControl::None
             && let Some(circle) = topology.circle()
         {
-            let names: Vec<_> = circle
-                .iter()
-                .map(|port| topology.port_name(*port))
-                .collect();
+            let names = circle.iter().map(|port| topology.port_name(*port));
+            let names: Vec<_> = names.collect();
             let reason = format!(
                 "cyclic routing: {} wait for each other in a cycle, and can deadlock; remove a link, or \
                  set flow_control=none",

@@ -113,27 +113,16 @@ impl Series {
                     queued.into(),
                 ]
             };
-            let mut rows = vec![row(
-                "network",
-                Cell::Null,
-                Some(point.delivered),
-                Some(point.queued),
-            )];
-            rows.extend(
-                (1..)
-                    .zip(&point.flows[..flows])
-                    .map(|(id, bytes): (u32, _)| {
-                        row("flow", Cell::Text(id.to_string()), Some(*bytes), None)
-                    }),
-            );
-            rows.extend(self.ports.iter().zip(&point.ports).map(|(port, bytes)| {
-                row(
-                    "port",
-                    Cell::Text(port_name(*port)),
-                    None,
-                    Some((*bytes).into()),
-                )
-            }));
+            let (delivered, queued) = (Some(point.delivered), Some(point.queued));
+            let mut rows = vec![row("network", Cell::Null, delivered, queued)];
+            for (id, bytes) in (1_u32..).zip(&point.flows[..flows]) {
+                let name = Cell::Text(id.to_string());
+                rows.push(row("flow", name, Some(*bytes), None));
+            }
+            for (port, bytes) in self.ports.iter().zip(&point.ports) {
+                let name = Cell::Text(port_name(*port));
+                rows.push(row("port", name, None, Some((*bytes).into())));
+            }
             rows
         });
         Table::new(COLUMNS, rows)
@@ -197,40 +186,7 @@ impl Trace {
         }
     }
 
-    /// Records what these ports hold, before the events at `now` and after all earlier ones.
-    fn look(&mut self, now: Time, watched: &[u32], ports: &Ports) {
-        let time = mem::replace(&mut self.seen, now);
-        for &port in watched {
-            for (class, own) in ports.classes(port) {
-                let holds = own.shared + own.headroom;
-                let held = &mut self.held[ports.queue_index(port, class) as usize];
-                if mem::replace(held, holds) != holds {
-                    let change = Change::Holds(holds);
-                    self.changes.push(Traced {
-                        time,
-                        port,
-                        class,
-                        change,
-                    });
-                }
-            }
-        }
-    }
-
-    /// A packet is marked at a port, or arrives at a host with a mark.
-    #[cold]
-    pub fn on_mark(&mut self, time: Time, port: u32, packet: &Packet) {
-        self.changes.push(Traced {
-            time,
-            port,
-            class: packet.class,
-            change: Change::Mark(packet.mark, packet.id, packet.number),
-        });
-    }
-
-    /// A class of a port is paused or resumed.
-    pub fn on_pause(&mut self, time: Time, (port, class): (u32, u8), on: bool) {
-        let change = if on { Change::On } else { Change::Off };
+    fn add(&mut self, time: Time, port: u32, class: u8, change: Change) {
         self.changes.push(Traced {
             time,
             port,
@@ -239,17 +195,39 @@ impl Trace {
         });
     }
 
+    /// Records what these ports hold, before the events at `now` and after all earlier ones.
+    fn look(&mut self, now: Time, watched: &[u32], ports: &Ports) {
+        let time = mem::replace(&mut self.seen, now);
+        for &port in watched {
+            for (class, own) in ports.classes(port) {
+                let holds = own.shared + own.headroom;
+                let held = &mut self.held[ports.queue_index(port, class) as usize];
+                if mem::replace(held, holds) != holds {
+                    self.add(time, port, class, Change::Holds(holds));
+                }
+            }
+        }
+    }
+
+    /// A packet is marked at a port, or arrives at a host with a mark.
+    #[cold]
+    pub fn on_mark(&mut self, time: Time, port: u32, packet: &Packet) {
+        let change = Change::Mark(packet.mark, packet.id, packet.number);
+        self.add(time, port, packet.class, change);
+    }
+
+    /// A class of a port is paused or resumed.
+    pub fn on_pause(&mut self, time: Time, (port, class): (u32, u8), on: bool) {
+        let change = if on { Change::On } else { Change::Off };
+        self.add(time, port, class, change);
+    }
+
     /// Records the state of a class of a port, if it has changed.
     pub fn on_state(&mut self, at: &QueueView, state: State) {
         let own = &mut self.states[at.queue as usize];
         if *own != state {
             *own = state;
-            self.changes.push(Traced {
-                time: at.now,
-                port: at.port,
-                class: at.class,
-                change: Change::State(state),
-            });
+            self.add(at.now, at.port, at.class, Change::State(state));
         }
     }
 }

@@ -8,8 +8,8 @@ use ecn_units::{DurationText, Rate, UnitError, nearest, serde_as_text};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Rig, check_duration, check_warm_up};
-use crate::model::{LONGEST_DELAY, Model, ModelError, in_range};
+use super::{Rig, check_delay, check_duration, check_warm_up};
+use crate::model::{Model, ModelError, in_range};
 use crate::network::{Description, FlowSpec, LinkSpec};
 use crate::traffic::{Arrivals, Traffic};
 
@@ -207,10 +207,7 @@ impl Bridge {
         in_range("packet_bytes", self.packet_bytes, 64..=1_000_000)?;
         check_duration(self.duration)?;
         check_warm_up(self.warm_up, self.duration)?;
-        if self.link_delay.as_nanos() > LONGEST_DELAY.as_nanos() {
-            let reason = format!("must be at most {LONGEST_DELAY}");
-            return Err(ModelError::new("link_delay", self.link_delay, reason));
-        }
+        check_delay("link_delay", self.link_delay)?;
         let count = u64::from(self.hosts) * u64::from(self.flows);
         let last = self.stagger.as_nanos().saturating_mul(count - 1);
         let stop = match self.leave {

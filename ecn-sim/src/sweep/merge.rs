@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use ecn_report::output::{Output, Target};
@@ -39,27 +40,17 @@ impl Merged {
             folder: folder.to_owned(),
             reason,
         };
-        let first = folders.first().map_or(Path::new("."), PathBuf::as_path);
-        let mut sweep = None;
+        let Some(first) = folders.first() else {
+            return Err(bad(Path::new("."), "no folder".to_owned()));
+        };
+        let none = |folder| bad(folder, format!("holds no sweep: no {MANIFEST}"));
+        let manifest = read_manifest(first)?.ok_or_else(|| none(first))?;
+        let sweep = Sweep::of_manifest(manifest).map_err(|reason| bad(first, reason))?;
         for folder in folders {
-            let Some(manifest) = read_manifest(folder)? else {
-                return Err(bad(folder, format!("holds no sweep: no {MANIFEST}")));
-            };
-            match &sweep {
-                None => {
-                    let reread =
-                        Sweep::of_manifest(manifest).map_err(|reason| bad(folder, reason))?;
-                    reread.expect_in(folder)?;
-                    sweep = Some(reread);
-                }
-                Some(sweep) => {
-                    Sweep::expect_in(sweep, folder)?;
-                }
+            if !sweep.expect_in(folder)? {
+                return Err(none(folder));
             }
         }
-        let Some(sweep) = sweep else {
-            return Err(bad(first, "no folder".to_owned()));
-        };
         let index_of = sweep.index_of();
         let mut records: Vec<Option<String>> = vec![None; sweep.runs()];
         let (mut differ, mut failed) = (BTreeSet::new(), BTreeSet::new());
@@ -122,23 +113,16 @@ impl Merged {
         if missing.is_empty() {
             return None;
         }
-        let mut of_shard = BTreeMap::new();
+        let mut shards = String::new();
         if let Some(of) = self.shards.filter(|of| *of > 1) {
+            let mut runs = BTreeMap::new();
             for index in &missing {
-                *of_shard.entry(index % of + 1).or_insert(0) += 1;
+                *runs.entry(index % of + 1).or_insert(0) += 1;
             }
+            let lacks = |(number, runs)| format!("{} lacks {runs}", Shard { number, of });
+            let texts: Vec<String> = runs.into_iter().map(lacks).collect();
+            shards = format!(" (shard {})", texts.join(", "));
         }
-        let shards: Vec<String> = of_shard
-            .into_iter()
-            .map(|(number, runs)| {
-                let of = self.shards.unwrap_or(1);
-                format!("{} lacks {runs}", Shard { number, of })
-            })
-            .collect();
-        let shards = match shards.is_empty() {
-            true => String::new(),
-            false => format!(" (shard {})", shards.join(", ")),
-        };
         let (count, runs) = (missing.len(), self.runs());
         let names = self.sweep.name_some(&missing);
         Some(format!(
@@ -158,9 +142,8 @@ impl Merged {
             let written = Target::new(out)?.write_table(&self.table())?;
             return Ok(written.into_iter().collect());
         }
-        let is_file = out
-            .extension()
-            .is_some_and(|extension| extension == "jsonl");
+        let extension = out.extension();
+        let is_file = extension.is_some_and(|extension| extension == "jsonl");
         let (folder, stem) = match (is_file, out.parent(), out.file_stem()) {
             (true, Some(parent), Some(stem)) if parent == Path::new("") => (Path::new("."), stem),
             (true, Some(parent), Some(stem)) => (parent, stem),
@@ -174,11 +157,8 @@ impl Merged {
         if let Ok(file) = File::open(folder.join(&lines)) {
             lock(&file, &folder.join(&lines))?;
         }
-        let mut text = String::new();
-        for record in self.records.iter().flatten() {
-            text.push_str(record);
-            text.push('\n');
-        }
+        let records = self.records.iter().flatten();
+        let text: String = records.map(|record| format!("{record}\n")).collect();
         let mut files = vec![(lines, text.into_bytes())];
         let tables = self.table().files(&stem.to_string_lossy());
         files.extend(tables.map_err(|error| SweepError::Io {
@@ -208,26 +188,22 @@ impl Merged {
 
     /// The table: first the run's name, swept keys, seed and window, then the results.
     fn table(&self) -> Table {
-        let axes = || self.sweep.axes.iter();
-        let kinds: Vec<Kind> = axes()
-            .map(|axis| Kind::of(&self.sweep.base, &axis.key))
-            .collect();
-        let keys = axes()
-            .zip(&kinds)
-            .map(|(axis, kind)| kind.column(&axis.key));
-        let mut first = vec!["run".to_owned()];
-        first.extend(keys);
+        let keys = self.sweep.axes.iter().map(|axis| {
+            let kind = Kind::of(&self.sweep.base, &axis.key);
+            (kind.column(&axis.key), kind)
+        });
+        let keys: Vec<(String, Kind)> = keys.collect();
         let rows = self.rows().map(|(index, mut row)| {
-            row.insert(first[0].clone(), Cell::Text(self.sweep.id(index)));
-            for ((name, kind), (_, value)) in
-                first[1..].iter().zip(&kinds).zip(self.sweep.swept(index))
-            {
+            row.insert("run".to_owned(), Cell::Text(self.sweep.id(index)));
+            for ((name, kind), (_, value)) in keys.iter().zip(self.sweep.swept(index)) {
                 row.insert(name.clone(), kind.cell(value));
             }
             row
         });
         let rows = rows.collect();
-        records::table(first, rows)
+        let keys = keys.into_iter().map(|(name, _)| name);
+        let first = iter::once("run".to_owned()).chain(keys);
+        records::table(first.collect(), rows)
     }
 }
 

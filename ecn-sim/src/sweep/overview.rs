@@ -71,11 +71,8 @@ fn number(value: &Value) -> Option<(f64, &'static str)> {
 
 /// The panel of a column, if it has one: position and title.
 fn panel(column: &str) -> Option<(usize, &str)> {
-    let slowdowns = SLOWDOWNS.iter().zip(0..);
-    for ((name, title), place) in slowdowns {
-        if column == *name {
-            return Some((place, title));
-        }
+    if let Some(place) = SLOWDOWNS.iter().position(|(name, _)| *name == column) {
+        return Some((place, SLOWDOWNS[place].1));
     }
     let class = column.strip_prefix("classes_");
     let class = class.and_then(|class| class.strip_suffix("_share"));

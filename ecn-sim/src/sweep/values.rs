@@ -4,9 +4,9 @@ use ecn_units::suggestion;
 use toml::Value;
 
 use super::{MOST_RUNS, one_line};
-use crate::engine::{NS, Time};
+use crate::engine::Time;
 use crate::experiment::Experiment;
-use crate::scenario::{shown, span};
+use crate::scenario::{shown, window};
 
 /// A key and the values that it takes in turn.
 #[derive(Clone, Debug, PartialEq)]
@@ -107,13 +107,9 @@ pub(super) fn seeds(value: &Value) -> Result<Vec<u64>, String> {
 pub(super) fn windows(value: &Value) -> Result<Vec<(Time, Time)>, String> {
     let needed = || format!("windows = {value}: must be a list such as [\"42ms..59ms\"]");
     let windows = value.as_array().ok_or_else(needed)?;
-    let window = |window: &Value| {
-        let (from, to) = span(window.as_str().ok_or_else(needed)?)
-            .map_err(|reason| format!("windows: {reason}"))?;
-        Ok((
-            from.as_nanos().saturating_mul(NS),
-            to.as_nanos().saturating_mul(NS),
-        ))
+    let window = |text: &Value| {
+        let text = text.as_str().ok_or_else(needed)?;
+        window(text).map_err(|reason| format!("windows: {reason}"))
     };
     windows.iter().map(window).collect()
 }

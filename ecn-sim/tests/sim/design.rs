@@ -175,50 +175,26 @@ fn a_table_is_the_same_after_it_was_written() {
 #[test]
 fn bad_tables_are_refused_in_one_line() {
     let good = Table::of(&design("r/2", 16)).0.to_toml();
-    for (from, to, expected) in [
-        (
-            "version = 1",
-            "version = 2",
-            "version 2 is not known, only 1",
-        ),
-        ("version = 1", "", "missing field `version`"),
-        (
-            "response table\"",
-            "sponge table\"",
-            "format is `ecn sponge table`",
-        ),
-        (
-            "rmin = \"1/16\"",
-            "rmin = \"1/32\"",
-            "258 points, but rmin = 1/32",
-        ),
-        (
-            "rmin = \"1/16\"",
-            "rmin = \"0\"",
-            "rmin = 0 is not from 1/65536",
-        ),
-        ("rmin = \"1/16\"", "rmin = \"x\"", "line 9: "),
-        (
-            "octave = 64",
-            "octave = 63",
-            "steps_per_octave = 63: must be a power",
-        ),
-        ("octave = 64", "octave = 4294967295", "must be a power"),
-        (
-            "octave = 64",
-            "octave = 64\nshape = 1",
-            "unknown field `shape`",
-        ),
-        (
-            "  [1.0, 1.0,",
-            "  [1.5, 1.0,",
-            "point 0 is at 1.5 instead of 1",
-        ),
-        ("  [1.0, 1.0,", "  [1.0, nan,", "point 0: a mark adds NaN"),
-        ("  [1.0, 1.0,", "  [1.0, -1.0,", "point 0: a mark adds -1"),
-        ("  [1.0, 1.0,", "  [1.0,", "line 13: "),
-        ("]\n", "", "line "),
-    ] {
+    let cases = r#"
+        version = 1 -> version = 2 => version 2 is not known, only 1
+        version = 1 -> # => missing field `version`
+        response table" -> sponge table" => format is `ecn sponge table`
+        rmin = "1/16" -> rmin = "1/32" => 258 points, but rmin = 1/32
+        rmin = "1/16" -> rmin = "0" => rmin = 0 is not from 1/65536
+        rmin = "1/16" -> rmin = "x" => line 9:
+        octave = 64 -> octave = 63 => steps_per_octave = 63: must be a power
+        octave = 64 -> octave = 4294967295 => must be a power
+        octave = 64 -> octave = 64\nshape = 1 => unknown field `shape`
+        [1.0, 1.0, -> [1.5, 1.0, => point 0 is at 1.5 instead of 1
+        [1.0, 1.0, -> [1.0, nan, => point 0: a mark adds NaN
+        [1.0, 1.0, -> [1.0, -1.0, => point 0: a mark adds -1
+        [1.0, 1.0, -> [1.0, => line 13:
+        ]\n -> # => line
+    "#;
+    for case in cases.trim().lines().map(str::trim) {
+        let (change, expected) = case.split_once(" => ").unwrap();
+        let change = change.replace("\\n", "\n");
+        let (from, to) = change.split_once(" -> ").unwrap();
         assert!(good.contains(from), "{from}");
         let (_folder, path) = file(&good.replacen(from, to, 1));
         let error = Table::load(&path).unwrap_err().to_string();

@@ -17,7 +17,7 @@ use super::exit::{Failure, note, print, print_json};
 /// Default path of the configuration.
 pub(super) const CONFIG: &str = "/etc/ecn/ecn.toml";
 
-/// Stack of each thread: builds without optimisation may need more than the usual 2 MB.
+/// Stack of each thread: copies of a bridge's counters ([`abi::Bridge`], 290 kB) overflow 2 MB in unoptimised builds.
 const STACK_BYTES: usize = 16 << 20;
 
 /// `ecn run`.

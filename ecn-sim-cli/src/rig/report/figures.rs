@@ -4,7 +4,7 @@ use ecn_core::marking::Marking;
 use ecn_core::response::Function;
 use ecn_report::figure::{DotColumn, DotFigure, Line, LineFigure, Panel};
 
-use super::{Phase, Report, Sample};
+use super::{Phase, Report, shares};
 
 pub(super) const TIME_LABEL: &str = "time in s";
 pub(super) const SHARE_LABEL: &str = "fraction of the link rate";
@@ -12,14 +12,20 @@ pub(super) const SHARE_LABEL: &str = "fraction of the link rate";
 impl Phase {
     /// This phase's panel in the line figure; colours and patterns mean the same in all figures.
     fn rates_panel(&self, with_victim: bool) -> Panel {
-        type Get = fn(&Sample) -> f64;
-        let lines: [(&str, Get); 5] = [
-            ("root", |sample| sample.root),
-            ("inter-switch", |sample| sample.inter_switch),
-            ("local", |sample| sample.local),
-            ("remote", |sample| sample.remote),
-            ("victim", |sample| sample.victim),
-        ];
+        let lines = (0..)
+            .zip(shares(with_victim))
+            .map(|(look, (label, share))| {
+                let points = self
+                    .samples
+                    .iter()
+                    .map(|sample| (sample.t_s, share(sample)));
+                Line {
+                    label: (*label).to_owned(),
+                    points: points.collect(),
+                    look,
+                    ..Line::default()
+                }
+            });
         Panel {
             title: self.name.clone(),
             note: if self.is_named_by_setting() {
@@ -27,27 +33,16 @@ impl Phase {
             } else {
                 self.setting()
             },
-            lines: lines[..if with_victim { 5 } else { 4 }]
-                .iter()
-                .enumerate()
-                .map(|(look, (label, get))| Line {
-                    label: (*label).to_owned(),
-                    points: self.samples.iter().map(|s| (s.t_s, get(s))).collect(),
-                    look,
-                    ..Line::default()
-                })
-                .collect(),
+            lines: lines.collect(),
         }
     }
 
     fn queue_line(&self, look: usize) -> Line {
+        let samples = self.samples.iter();
+        let points = samples.map(|sample| (sample.t_s, f64::from(sample.root_queue_packets)));
         Line {
             label: self.name.clone(),
-            points: self
-                .samples
-                .iter()
-                .map(|sample| (sample.t_s, f64::from(sample.root_queue_packets)))
-                .collect(),
+            points: points.collect(),
             look,
             ..Line::default()
         }
@@ -56,9 +51,8 @@ impl Phase {
 
 impl Report {
     pub(super) fn rates_figure(&self, phases: &[Phase]) -> LineFigure {
-        let panels = phases
-            .iter()
-            .map(|phase| phase.rates_panel(self.parameters.victim));
+        let victim = self.parameters.victim;
+        let panels = phases.iter().map(|phase| phase.rates_panel(victim));
         LineFigure {
             title: "Shares of the link rate over time".to_owned(),
             x_label: TIME_LABEL.to_owned(),
@@ -105,56 +99,46 @@ impl Report {
     pub(super) fn compare_figure(&self) -> DotFigure {
         let mut phases: Vec<&Phase> = self.phases.iter().collect();
         let place = |phase: &Phase| {
-            let marking = Marking::ALL
-                .iter()
-                .position(|marking| *marking == phase.marking);
-            let response = Function::ALL
-                .iter()
-                .position(|function| *function == phase.response);
-            (marking, response)
+            let (mut markings, mut responses) = (Marking::ALL.iter(), Function::ALL.iter());
+            (
+                markings.position(|marking| *marking == phase.marking),
+                responses.position(|response| *response == phase.response),
+            )
         };
         phases.sort_by_key(|phase| place(phase));
-        let column = |title: &str, unit: &str, get: fn(&Phase) -> f64| DotColumn {
+        let column = |title: &str, unit: &str, get: fn(&Phase) -> Option<f64>| DotColumn {
             title: title.to_owned(),
             unit: unit.to_owned(),
-            values: phases.iter().map(|phase| Some(get(phase))).collect(),
+            values: phases.iter().map(|phase| get(phase)).collect(),
             half_widths: Vec::new(),
             reference: None,
         };
         let share = "of link rate";
         let mut columns = vec![
-            column("root", share, |phase| phase.root),
-            column("inter-switch", share, |phase| phase.inter_switch),
+            column("root", share, |phase| Some(phase.root)),
+            column("inter-switch", share, |phase| Some(phase.inter_switch)),
         ];
         if self.parameters.victim {
-            columns.push(column("victim", share, |phase| phase.victim));
+            columns.push(column("victim", share, |phase| Some(phase.victim)));
         }
         columns.push(DotColumn {
             reference: Some(1.0),
-            values: phases
-                .iter()
-                .map(|phase| phase.remote_local_ratio)
-                .collect(),
-            ..column("remote / local", "1 is equal", |_| 0.0)
+            ..column("remote / local", "1 is equal", |phase| {
+                phase.remote_local_ratio
+            })
         });
         // Phases with the same marking and response are distinguished by name.
-        let name = |phase: &&Phase| {
-            let alike = phases
-                .iter()
-                .filter(|other| place(other) == place(phase))
-                .count();
-            if alike > 1 {
-                phase.name.clone()
-            } else {
-                phase.response.to_string()
-            }
+        let row = |phase: &&Phase| {
+            let alike = phases.iter().filter(|other| place(other) == place(phase));
+            let name = match alike.count() {
+                1 => phase.response.to_string(),
+                _ => phase.name.clone(),
+            };
+            (phase.marking.to_string(), name)
         };
         DotFigure {
             title: "Markings and responses compared".to_owned(),
-            rows: phases
-                .iter()
-                .map(|phase| (phase.marking.to_string(), name(phase)))
-                .collect(),
+            rows: phases.iter().map(row).collect(),
             columns,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Phase, Sample};
+use super::{Phase, SHARES, Sample, shares};
 
 /// The header of [`live_row`].
 pub fn live_header() -> String {
@@ -12,24 +12,20 @@ pub fn live_header() -> String {
     )
 }
 
+fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
 /// One line for one sample, to be printed once a second.
 pub fn live_row(phase: &str, sample: &Sample, with_victim: bool) -> String {
     let name: String = phase.chars().take(23).collect();
-    let share = |share: f64| format!("{:.0} %", share * 100.0);
-    let victim = if with_victim {
-        share(sample.victim)
-    } else {
-        "-".to_owned()
-    };
-    format!(
-        "{name:<24}{:>6.0}{:>8}{:>8}{:>8}{:>8}{victim:>8}{:>8}",
-        sample.t_s,
-        share(sample.root),
-        share(sample.inter_switch),
-        share(sample.local),
-        share(sample.remote),
-        sample.root_queue_packets,
-    )
+    let mut shares = SHARES.map(|(_, share)| percent(share(sample)));
+    if !with_victim {
+        shares[4] = "-".to_owned();
+    }
+    let shares = shares.map(|share| format!("{share:>8}")).concat();
+    let (time, queue) = (sample.t_s, sample.root_queue_packets);
+    format!("{name:<24}{time:>6.0}{shares}{queue:>8}")
 }
 
 /// The running phase as bars, for a terminal; the caller overwrites the lines of the previous view with it. `before`:
@@ -47,23 +43,20 @@ pub fn live_view(
     let mut view = format!("{name:<56}{time:>15}\n");
     let head = before.map_or("", |_| "before");
     let _ = writeln!(view, "{:14}0 %{:>37}{:>8}{head:>9}", "", "100 %", "now");
-    let rows = [
-        ("root", now.root, before.map(|phase| phase.root)),
-        (
-            "inter-switch",
-            now.inter_switch,
-            before.map(|phase| phase.inter_switch),
-        ),
-        ("local", now.local, before.map(|phase| phase.local)),
-        ("remote", now.remote, before.map(|phase| phase.remote)),
-        ("victim", now.victim, before.map(|phase| phase.victim)),
-    ];
-    let share = |share: f64| format!("{:.0} %", share * 100.0);
-    for (label, value, before) in &rows[..if with_victim { 5 } else { 4 }] {
-        let full = ((value.clamp(0.0, 1.0)) * BAR as f64).round() as usize;
+    let earlier = before.map(|phase| Sample {
+        root: phase.root,
+        inter_switch: phase.inter_switch,
+        local: phase.local,
+        remote: phase.remote,
+        victim: phase.victim,
+        ..Sample::default()
+    });
+    for (label, share) in shares(with_victim) {
+        let value = share(now);
+        let full = (value.clamp(0.0, 1.0) * BAR as f64).round() as usize;
         let bar = "█".repeat(full) + &"·".repeat(BAR - full);
-        let before = before.map_or(String::new(), share);
-        let line = format!("{label:<14}{bar}{:>8}{before:>9}", share(*value));
+        let earlier = earlier.map_or(String::new(), |earlier| percent(share(&earlier)));
+        let line = format!("{label:<14}{bar}{:>8}{earlier:>9}", percent(value));
         let _ = writeln!(view, "{}", line.trim_end());
     }
     let queue = before.map_or(String::new(), |p| {

@@ -12,14 +12,14 @@ mod live;
 mod table;
 mod verdict;
 
-use ecn_report::output::{Output, OutputError};
-use ecn_report::table::csv;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ecn_core::backward::Feedback;
 use ecn_core::marking::{MarkAt, Marking};
 use ecn_core::response::Function;
+use ecn_report::output::{Output, OutputError};
+use ecn_report::table::csv;
 use ecn_units::{Every, Fraction, Round};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
@@ -81,7 +81,7 @@ pub struct RigParameters {
 }
 
 /// The measured part of one phase, its keys in the order of the contract.
-#[derive(Debug, Clone, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Phase {
     /// Name of the phase, such as `uncontrolled`.
     pub name: String,
@@ -183,6 +183,23 @@ pub struct Sample {
     pub root_queue_packets: u32,
 }
 
+/// Name and value of a share.
+type Share = (&'static str, fn(&Sample) -> f64);
+
+/// The shares of a sample, the victim's last.
+const SHARES: [Share; 5] = [
+    ("root", |sample| sample.root),
+    ("inter-switch", |sample| sample.inter_switch),
+    ("local", |sample| sample.local),
+    ("remote", |sample| sample.remote),
+    ("victim", |sample| sample.victim),
+];
+
+/// [`SHARES`], the victim's only if the rig has one.
+fn shares(with_victim: bool) -> &'static [Share] {
+    &SHARES[..if with_victim { 5 } else { 4 }]
+}
+
 /// Rounds to six decimals: more are not significant in any measurement here.
 fn rounded<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     let value = if value.is_finite() {
@@ -233,9 +250,8 @@ impl Phase {
 
     /// Whether the name contains the phase's marking and response, as `naive-lipd` does.
     fn is_named_by_setting(&self) -> bool {
-        [self.marking.name(), self.response.name()]
-            .iter()
-            .all(|word| self.name.contains(word))
+        let words = [self.marking.name(), self.response.name()];
+        words.iter().all(|word| self.name.contains(word))
     }
 }
 
@@ -250,34 +266,20 @@ impl Report {
     }
 
     /// All samples of all phases, with a header.
-    pub fn samples_csv(&self) -> String {
-        const HEADER: [&str; 8] = [
-            "phase",
-            "t_s",
-            "root",
-            "inter_switch",
-            "local",
-            "remote",
-            "victim",
-            "root_queue_packets",
-        ];
-        let rows = self.phases.iter().flat_map(|phase| {
-            let row = |s: &Sample| {
-                let share = |share: f64| format!("{share:.6}");
-                [
-                    phase.name.clone(),
-                    format!("{:.3}", s.t_s),
-                    share(s.root),
-                    share(s.inter_switch),
-                    share(s.local),
-                    share(s.remote),
-                    share(s.victim),
-                    s.root_queue_packets.to_string(),
-                ]
-            };
-            phase.samples.iter().map(row)
-        });
-        csv(std::iter::once(HEADER.map(str::to_owned)).chain(rows))
+    fn samples_csv(&self) -> String {
+        let shares = SHARES.map(|(name, _)| name.replace('-', "_"));
+        let mut rows = vec![["phase".to_owned(), "t_s".to_owned()].to_vec()];
+        rows[0].extend(shares);
+        rows[0].push("root_queue_packets".to_owned());
+        for phase in &self.phases {
+            rows.extend(phase.samples.iter().map(|sample| {
+                let mut row = vec![phase.name.clone(), format!("{:.3}", sample.t_s)];
+                row.extend(SHARES.map(|(_, share)| format!("{:.6}", share(sample))));
+                row.push(sample.root_queue_packets.to_string());
+                row
+            }));
+        }
+        csv(rows)
     }
 
     /// Writes the report, its samples and its figures to `dir`, which is created if necessary. Returns the files; if
@@ -288,24 +290,18 @@ impl Report {
     /// A file cannot be written.
     pub fn write(&self, dir: impl AsRef<Path>) -> Result<Vec<PathBuf>, ReportError> {
         let output = Output::new(dir.as_ref())?;
-        let mut files = vec![
-            ("rig-report.json".to_owned(), self.to_json()?),
-            ("rig-samples.csv".to_owned(), self.samples_csv()),
-        ];
+        let mut files = Vec::new();
+        let mut add = |name: &str, text: String| files.push((name.to_owned(), text));
+        add("rig-report.json", self.to_json()?);
+        add("rig-samples.csv", self.samples_csv());
         for (phase, name) in self.phases.iter().zip(self.file_names()) {
             let figure = self.rates_figure(std::slice::from_ref(phase));
-            files.push((format!("rig-rates-{name}.svg"), figure.to_svg()));
+            add(&format!("rig-rates-{name}.svg"), figure.to_svg());
         }
-        files.push((
-            "rig-rates.svg".to_owned(),
-            self.rates_figure(&self.phases).to_svg(),
-        ));
-        files.push((
-            "rig-root-queue.svg".to_owned(),
-            self.queue_figure().to_svg(),
-        ));
+        add("rig-rates.svg", self.rates_figure(&self.phases).to_svg());
+        add("rig-root-queue.svg", self.queue_figure().to_svg());
         if self.phases.len() > 2 {
-            files.push(("rig-compare.svg".to_owned(), self.compare_figure().to_svg()));
+            add("rig-compare.svg", self.compare_figure().to_svg());
         }
         output.write_all(&files)?;
         Ok(files.iter().map(|(name, _)| output.path(name)).collect())

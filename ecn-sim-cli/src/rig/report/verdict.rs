@@ -3,7 +3,7 @@
 use ecn_core::marking::Marking;
 use ecn_report::number::thousands;
 
-use super::{Phase, Report, RigParameters};
+use super::{Phase, Report};
 
 impl Phase {
     fn drop_share(&self) -> f64 {
@@ -19,11 +19,8 @@ impl Report {
     ///
     /// Phases are compared with the phase without control, if there is one.
     pub fn verdict(&self) -> String {
-        let paragraphs = self.paragraphs();
-        paragraphs
-            .iter()
-            .map(|paragraph| wrap(paragraph, 80))
-            .collect()
+        let paragraphs = self.paragraphs().into_iter();
+        paragraphs.map(|paragraph| wrap(&paragraph, 80)).collect()
     }
 
     pub(super) fn paragraphs(&self) -> Vec<String> {
@@ -38,18 +35,14 @@ impl Report {
                 phase.name
             ));
         }
-        let phases: Vec<_> = self.phases.iter().filter(|phase| !idle(phase)).collect();
-        let baseline = phases.iter().find(|phase| !phase.is_controlled()).copied();
-        let others: Vec<_> = phases
-            .iter()
-            .copied()
-            .filter(|phase| !baseline.is_some_and(|baseline| std::ptr::eq(baseline, *phase)))
-            .collect();
+        let mut others: Vec<_> = self.phases.iter().filter(|phase| !idle(phase)).collect();
+        let baseline = others.iter().position(|phase| !phase.is_controlled());
+        let baseline = baseline.map(|index| others.remove(index));
         if let Some(baseline) = baseline {
             paragraphs.push(self.describe(baseline, None));
         }
         match (baseline, &others[..]) {
-            (None, []) | (Some(_), []) => {}
+            (_, []) => {}
             (None, [phase]) => paragraphs.push(format!(
                 "{} There is no phase without control to compare it with.",
                 self.describe(phase, None)
@@ -66,14 +59,10 @@ impl Report {
     /// Share of the inter-switch link that remains for the victim if each flow to the root link gets the same share of
     /// that.
     fn fair_room(&self) -> f64 {
-        let RigParameters {
-            local_flows,
-            remote_flows,
-            ..
-        } = self.parameters;
-        let flows = f64::from(local_flows) + f64::from(remote_flows);
+        let remote = f64::from(self.parameters.remote_flows);
+        let flows = f64::from(self.parameters.local_flows) + remote;
         if flows > 0.0 {
-            1.0 - f64::from(remote_flows) / flows
+            1.0 - remote / flows
         } else {
             1.0
         }
@@ -88,27 +77,22 @@ impl Report {
             format!("Marked ({}) but not controlled", phase.marking)
         };
         if self.parameters.victim {
-            text += &format!(
-                ", the victim got {} of the link rate",
-                percent(phase.victim)
-            );
+            let share = percent(phase.victim);
+            text += &format!(", the victim got {share} of the link rate");
             if let Some(before) = before {
                 text += &format!(", {}", times(before.victim, phase.victim));
             } else if !phase.is_controlled() {
                 let room = self.fair_room();
-                text += &if phase.victim < 0.8 * room {
-                    format!(
-                        ". Nobody shares its output port, and with fair shares the inter-switch \
-                         link has room for {}: the congestion of the root port has spread to it",
-                        percent(room)
-                    )
+                let (before, after) = if phase.victim < 0.8 * room {
+                    let spread = "the congestion of the root port has spread to it";
+                    (". Nobody shares its output port", spread)
                 } else {
-                    format!(
-                        ", and with fair shares the inter-switch link has room for {}: hardly any \
-                         congestion spread to it",
-                        percent(room)
-                    )
+                    ("", "hardly any congestion spread to it")
                 };
+                text += &format!(
+                    "{before}, and with fair shares the inter-switch link has room for {}: {after}",
+                    percent(room)
+                );
             }
             text += ".";
         } else {
@@ -120,11 +104,8 @@ impl Report {
             (0, _) => " No packet was dropped".to_owned(),
             (1, sent) => format!(" 1 of {} packets was dropped", thousands(sent)),
             (dropped, sent) => {
-                format!(
-                    " {} of {} packets were dropped",
-                    thousands(dropped),
-                    thousands(sent)
-                )
+                let (dropped, sent) = (thousands(dropped), thousands(sent));
+                format!(" {dropped} of {sent} packets were dropped")
             }
         };
         text += &format!("; {} waited at the root port on average", packets(queue));
@@ -170,10 +151,7 @@ impl Report {
             let (a, b) = (before.dropped_packets, after.dropped_packets);
             format!("{} drops instead of {}", thousands(b), thousands(a))
         });
-        let (a, b) = (
-            before.root_queue_mean_packets,
-            after.root_queue_mean_packets,
-        );
+        let [a, b] = [before, after].map(|phase| phase.root_queue_mean_packets);
         changes.add(change(b, a, 1.0, 0.1), || {
             format!("root queue {} instead of {}", packets(b), packets(a))
         });
@@ -190,17 +168,16 @@ impl Report {
     }
 
     fn conclusion(&self, before: &Phase, after: &Phase) -> String {
-        let changes = self.changes(before, after);
         let Changes {
             victim,
             better,
             worse,
-        } = &changes;
+        } = self.changes(before, after);
         // If the victim already had its share, it cannot show whether control helps.
         let had_its_share = before.victim >= 0.8 * self.fair_room();
         let victim = match victim {
             Change::Same if had_its_share => None,
-            change => Some(*change).filter(|_| self.parameters.victim),
+            change => Some(change).filter(|_| self.parameters.victim),
         };
         let mut text = match victim {
             Some(Change::Better) if worse.is_empty() => "Control helped.",
@@ -232,67 +209,52 @@ impl Report {
             true => format!("{} with {}", phase.marking, phase.response),
             false => phase.setting(),
         };
-        let top = |get: &dyn Fn(&Phase) -> f64| {
-            phases
-                .iter()
-                .copied()
-                .max_by(|a, b| get(a).total_cmp(&get(b)))
+        let top = |get: fn(&Phase) -> f64| {
+            let phases = phases.iter().copied();
+            phases.max_by(|a, b| get(a).total_cmp(&get(b)))
         };
         if let (Some(baseline), true) = (baseline, self.parameters.victim) {
             let helped = |phase: &&&Phase| self.changes(baseline, phase).victim == Change::Better;
-            let count_helped = phases.iter().filter(helped).count();
-            let mut text = match count_helped {
-                0 => format!(
-                    "None of the {} other settings gave the victim more.",
-                    phases.len()
-                ),
-                n if n == phases.len() => {
-                    format!("All {n} other settings gave the victim more.")
-                }
-                n => format!(
-                    "{n} of {} other settings gave the victim more.",
-                    phases.len()
-                ),
-            };
-            let not: Vec<_> = phases
-                .iter()
-                .filter(|phase| !helped(phase))
+            let not_helped = phases.iter().filter(|phase| !helped(phase));
+            let not: Vec<_> = not_helped
                 .map(|phase| format!("{} ({})", name(phase), percent(phase.victim)))
                 .collect();
-            if count_helped > 0 && !not.is_empty() {
-                text += &format!(" Not so: {}.", not.join(", "));
-            }
-            paragraphs.push(text);
+            let count = phases.len();
+            let (who, exceptions) = match count - not.len() {
+                0 => (format!("None of the {count}"), String::new()),
+                n if n == count => (format!("All {n}"), String::new()),
+                n => (
+                    format!("{n} of {count}"),
+                    format!(" Not so: {}.", not.join(", ")),
+                ),
+            };
+            paragraphs.push(format!(
+                "{who} other settings gave the victim more.{exceptions}"
+            ));
         }
         let mut best = Vec::new();
         if self.parameters.victim
-            && let Some(phase) = top(&|phase| phase.victim)
+            && let Some(phase) = top(|phase| phase.victim)
         {
-            best.push(format!(
-                "Most for the victim: {} ({}).",
-                name(phase),
-                percent(phase.victim)
-            ));
+            let (name, share) = (name(phase), percent(phase.victim));
+            best.push(format!("Most for the victim: {name} ({share})."));
         }
-        if let Some(phase) = top(&|phase| phase.root) {
-            best.push(format!(
-                "Busiest root link: {} ({}).",
-                name(phase),
-                percent(phase.root)
-            ));
+        if let Some(phase) = top(|phase| phase.root) {
+            let (name, share) = (name(phase), percent(phase.root));
+            best.push(format!("Busiest root link: {name} ({share})."));
         }
-        if let Some(phase) = top(&|phase| phase.remote_local_ratio.map_or(0.0, evenness))
+        if let Some(phase) = top(|phase| phase.remote_local_ratio.map_or(0.0, evenness))
             && let Some(ratio) = phase.remote_local_ratio.filter(|ratio| *ratio > 0.0)
         {
+            let name = name(phase);
             best.push(format!(
-                "Most even shares: {} (remote/local {ratio:.2}).",
-                name(phase)
+                "Most even shares: {name} (remote/local {ratio:.2})."
             ));
         }
         let most_drops = phases.iter().map(|phase| phase.dropped_packets).max();
         if most_drops == Some(0) {
             best.push("None of them dropped a packet.".to_owned());
-        } else if let (Some(phase), Some(most)) = (top(&|phase| -phase.drop_share()), most_drops) {
+        } else if let (Some(phase), Some(most)) = (top(|phase| -phase.drop_share()), most_drops) {
             best.push(format!(
                 "Fewest drops: {} ({}; the most were {}).",
                 name(phase),
@@ -349,24 +311,15 @@ impl Changes {
 
 fn percent(share: f64) -> String {
     let percent = share * 100.0;
-    if percent > 0.0 && percent < 0.95 {
-        format!("{percent:.1} %")
-    } else {
-        format!("{percent:.0} %")
-    }
+    let decimals = usize::from(percent > 0.0 && percent < 0.95);
+    format!("{percent:.decimals$} %")
 }
 
 /// The factor by which a number has changed, as a clause.
 fn times(before: f64, after: f64) -> String {
-    if before < 0.001 {
-        return if after < 0.001 {
-            "as before"
-        } else {
-            "after next to nothing"
-        }
-        .to_owned();
-    }
     match after / before {
+        _ if before < 0.001 && after < 0.001 => "as before".to_owned(),
+        _ if before < 0.001 => "after next to nothing".to_owned(),
         ratio if ratio >= 1.1 => format!("{ratio:.1} times as much"),
         ratio if ratio > 0.9 => "about as much as without".to_owned(),
         _ => format!("down from {}", percent(before)),
@@ -375,11 +328,8 @@ fn times(before: f64, after: f64) -> String {
 
 /// A number of packets, possibly fractional.
 fn packets(number: f64) -> String {
-    let text = if number < 9.95 {
-        format!("{number:.1}")
-    } else {
-        format!("{number:.0}")
-    };
+    let decimals = usize::from(number < 9.95);
+    let text = format!("{number:.decimals$}");
     match text.as_str() {
         "0.0" => "no packet".to_owned(),
         "1.0" => "1 packet".to_owned(),

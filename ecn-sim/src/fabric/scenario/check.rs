@@ -1,11 +1,13 @@
 //! Checks of scenarios; contradictions are rejected with the valid range.
 
+use std::iter;
+
 use ecn_units::{DurationText, Rate, Size};
 
 use super::{Kind, Scenario};
 use crate::fabric::auto::Auto;
 use crate::fabric::cc::Scheme as _;
-use crate::fabric::parameters::{FabricParameters, FlowControl, Switch};
+use crate::fabric::parameters::{FlowControl, Switch};
 use crate::fabric::switch::MOST_CLASSES;
 use crate::fabric::topology::fat_tree_ports;
 use crate::fabric::workload::{Workload, carried};
@@ -50,26 +52,25 @@ impl Scenario {
 
     /// Checks that no key is set without effect.
     fn check_applicable(&self) -> Result<(), ModelError> {
-        let params = &self.parameters;
-        if let Some(key) = self.set_but_inapplicable().into_iter().next() {
-            let value = self.all_keys().remove(&key);
-            let others = [
-                ("workload", params.workload.to_string()),
-                ("incast_load", params.incast_load.to_string()),
-                ("switch", params.switch.to_string()),
-                ("flow_control", params.flow_control.to_string()),
-                ("thresholds", params.thresholds.to_string()),
-                ("scheme", params.scheme.to_string()),
-            ];
-            let others = others.iter().filter(|(other, _)| *other != key);
-            let others: String = others
-                .map(|(key, value)| format!(", {key}={value}"))
-                .collect();
-            let reason = format!("does not apply to {}{others}", self.name());
-            let value = value.as_ref().map(shown).unwrap_or_default();
-            return Err(ModelError::new(key, value, reason));
-        }
-        Ok(())
+        let Some(key) = self.set_but_inapplicable().into_iter().next() else {
+            return Ok(());
+        };
+        let all = self.all_keys();
+        let value = |key: &str| all.get(key).map(shown).unwrap_or_default();
+        let others = [
+            "workload",
+            "incast_load",
+            "switch",
+            "flow_control",
+            "thresholds",
+            "scheme",
+        ];
+        let others = others.iter().filter(|other| **other != key);
+        let others: String = others
+            .map(|key| format!(", {key}={}", value(key)))
+            .collect();
+        let reason = format!("does not apply to {}{others}", self.name());
+        Err(ModelError::new(key.as_str(), value(&key), reason))
     }
 
     /// Requirements of the kind of switch.
@@ -110,33 +111,27 @@ impl Scenario {
         let params = &self.parameters;
         in_range("payload", params.payload, 64..=9_216)?;
         in_range("priorities", params.priorities, 1..=u32::from(MOST_CLASSES))?;
-        let others = self.flows.iter().flatten();
-        if let Some(class) = others
-            .map(|flow| flow.priority)
-            .max()
-            .filter(|class| u32::from(*class) >= params.priorities)
+        let classes = self.flows.iter().flatten().map(|flow| flow.priority);
+        if let Some(class) = classes.max()
+            && u32::from(class) >= params.priorities
         {
             let reason =
                 format!("must be above {class}, the priority of a flow: priorities start at 0");
             return Err(ModelError::new("priorities", params.priorities, reason));
         }
-        in_range("header", params.header, 0..=256)?;
-        Ok(())
+        in_range("header", params.header, 0..=256).map(drop)
     }
 
     /// Rates and delays of links that differ.
     fn check_links(&self) -> Result<(), ModelError> {
         let params = &self.parameters;
-        let rates = self.link_overrides().filter_map(|params| params.rate);
-        for (key, rate) in [("link_rate", params.link_rate)]
-            .into_iter()
-            .chain(rates.map(|rate| ("links.rate", rate)))
-        {
-            if !is_link_rate(rate) {
-                return Err(ModelError::new(key, rate, LINK_RATES));
-            }
+        let rates = self.link_overrides().filter_map(|link| link.rate);
+        let rates = rates.map(|rate| ("links.rate", rate));
+        let mut rates = iter::once(("link_rate", params.link_rate)).chain(rates);
+        if let Some((key, rate)) = rates.find(|(_, rate)| !is_link_rate(*rate)) {
+            return Err(ModelError::new(key, rate, LINK_RATES));
         }
-        let delays = self.link_overrides().filter_map(|params| params.delay);
+        let delays = self.link_overrides().filter_map(|link| link.delay);
         if let Some(delay) = delays.max().filter(|delay| *delay > LONGEST_LINK) {
             let reason = format!("must be at most {LONGEST_LINK}");
             return Err(ModelError::new("links.delay", delay, reason));
@@ -144,7 +139,6 @@ impl Scenario {
         Ok(())
     }
 
-    /// Times.
     fn check_times(&self) -> Result<(), ModelError> {
         let params = &self.parameters;
         for (key, value, most) in [
@@ -183,9 +177,9 @@ impl Scenario {
             return Err(ModelError::new("hosts", params.hosts, reason));
         }
         if params.workload == Workload::Incast && self.flows.is_none() {
-            let most = params.hosts - 1;
+            let (most, hosts) = (params.hosts - 1, params.hosts);
             if !(1..=most).contains(&params.senders) {
-                let reason = format!("must be between 1 and {most} with hosts={}", params.hosts);
+                let reason = format!("must be between 1 and {most} with hosts={hosts}");
                 return Err(ModelError::new("senders", params.senders, reason));
             }
         }
@@ -217,11 +211,8 @@ impl Scenario {
             in_range("hosts", params.hosts, 5..=16_384)?;
         }
         if params.incast_load.numerator() > 0 {
-            in_range(
-                "incast_senders",
-                params.incast_senders,
-                1..=params.hosts - 1,
-            )?;
+            let most = params.hosts - 1;
+            in_range("incast_senders", params.incast_senders, 1..=most)?;
         }
         Ok(())
     }
@@ -284,25 +275,16 @@ impl Scenario {
         let params = &self.parameters;
         let frame = u64::from(self.frame());
         let headroom = self.headroom();
-        if params.flow_control == FlowControl::Pfc {
-            let auto = Self {
-                parameters: FabricParameters {
-                    headroom: Auto::Auto,
-                    ..params.clone()
-                },
-                ..self.clone()
+        let needed = self.needed_headroom();
+        if params.flow_control == FlowControl::Pfc && headroom < needed {
+            let each = match params.priorities {
+                1 => String::new(),
+                several => format!(", in each of {several} priorities"),
             };
-            let needed = auto.headroom();
-            if headroom < needed {
-                let each = match params.priorities {
-                    1 => String::new(),
-                    several => format!(", in each of {several} priorities"),
-                };
-                let reason = format!(
-                    "too little to be lossless: {needed} bytes are needed for data in flight when a pause is sent{each}"
-                );
-                return Err(ModelError::new("headroom", params.headroom, reason));
-            }
+            let reason = format!(
+                "too little to be lossless: {needed} bytes are needed for data in flight when a pause is sent{each}"
+            );
+            return Err(ModelError::new("headroom", params.headroom, reason));
         }
         let (least, most) = (self.least_buffer(), 64_000_000);
         if least > most {
