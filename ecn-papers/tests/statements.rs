@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::{fs, io};
 
-use ecn_papers::assertions::{Statement, Verdict};
+use ecn_papers::statement::{Statement, Verdict};
 use ecn_papers::{Figure, Lengths, Options, reproduce};
 
 /// Statements whose failure is not a failure of the reproduction.
