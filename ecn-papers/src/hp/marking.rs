@@ -87,7 +87,7 @@ fn p7(b: &Bench<'_>, found: &mut Found) {
         let (share, of_remaining) = (victim(scheme), b.with_victim(scheme, share_of_remaining));
         found.require(share.mean >= least && in_band(&of_remaining, SPREAD_FREE..=1.0));
         found.sample(format!("victim, {scheme}"), &share);
-        found.sample("of what is left", &of_remaining);
+        found.sample("share of the remaining bandwidth", &of_remaining);
     }
 }
 
