@@ -94,67 +94,42 @@ fn number(value: f64) -> String {
     }
 }
 
+const fn title(figure: Figure) -> &'static str {
+    use Figure as F;
+    match figure {
+        F::Fig2 => "Fig. 2: no congestion control",
+        F::Fig3a => "Fig. 3(a): naive marking",
+        F::Fig3b => "Fig. 3(b): input-triggered marking",
+        F::Fig3c => "Fig. 3(c): input-output-triggered marking, threshold 4",
+        F::Fig3d => "Fig. 3(d): input-output-triggered marking, threshold 8",
+        F::Fig4a => "Fig. 4(a): root link utilization",
+        F::Fig4b => "Fig. 4(b): remote rate over local rate",
+        F::FlowsRoot => "5 to 20 flows of each class, threshold 6: root link utilization",
+        F::FlowsRatio => "5 to 20 flows of each class, threshold 6: remote rate over local rate",
+        F::Slide14 => "Slide 14: rate after time t without marks, from Rmin = Rmax/256",
+        F::Slide15 => "Slide 15: rates over the buffer size, for LIPD, FIMD and AIMD",
+    }
+}
+
 /// Draws a figure from the available runs, and requests those that it needs.
 pub(crate) fn draw(figure: Figure, runs: &Runs, lengths: Lengths) -> Drawing {
-    let over_time = |scheme, title| over_time(runs, scheme, title);
+    let title = title(figure);
+    let over_time = |scheme| over_time(runs, title, scheme);
+    let over_all_buffers = |settings: &[(String, Case)], y_label, value: fn(&Rates) -> f64| {
+        over_buffers(runs, title, y_label, BUFFERS, settings, &[(title, value)])
+    };
     let (lines, csv) = match figure {
-        Figure::Fig2 => over_time(Scheme::Uncontrolled, "Fig. 2: no congestion control"),
-        Figure::Fig3a => over_time(Scheme::Naive, "Fig. 3(a): naive marking"),
-        Figure::Fig3b => over_time(Scheme::Input, "Fig. 3(b): input-triggered marking"),
-        Figure::Fig3c => {
-            let title = "Fig. 3(c): input-output-triggered marking, threshold 4";
-            over_time(Scheme::Threshold(4), title)
-        }
-        Figure::Fig3d => {
-            let title = "Fig. 3(d): input-output-triggered marking, threshold 8";
-            over_time(Scheme::Threshold(8), title)
-        }
-        Figure::Fig4a => {
-            let title = "Fig. 4(a): root link utilization";
-            over_buffers(
-                runs,
-                title,
-                UTILIZATION,
-                BUFFERS,
-                &thresholds(lengths),
-                &[(title, root)],
-            )
-        }
-        Figure::Fig4b => {
-            let title = "Fig. 4(b): remote rate over local rate";
-            over_buffers(
-                runs,
-                title,
-                RATIO,
-                BUFFERS,
-                &thresholds(lengths),
-                &[(title, ratio)],
-            )
-        }
-        Figure::FlowsRoot => {
-            let title = "5 to 20 flows of each class, threshold 6: root link utilization";
-            over_buffers(
-                runs,
-                title,
-                UTILIZATION,
-                BUFFERS,
-                &flows(lengths),
-                &[(title, root)],
-            )
-        }
-        Figure::FlowsRatio => {
-            let title = "5 to 20 flows of each class, threshold 6: remote rate over local rate";
-            over_buffers(
-                runs,
-                title,
-                RATIO,
-                BUFFERS,
-                &flows(lengths),
-                &[(title, ratio)],
-            )
-        }
-        Figure::Slide14 => slide14(),
-        Figure::Slide15 => slide15(runs, lengths),
+        Figure::Fig2 => over_time(Scheme::Uncontrolled),
+        Figure::Fig3a => over_time(Scheme::Naive),
+        Figure::Fig3b => over_time(Scheme::Input),
+        Figure::Fig3c => over_time(Scheme::Threshold(4)),
+        Figure::Fig3d => over_time(Scheme::Threshold(8)),
+        Figure::Fig4a => over_all_buffers(&thresholds(lengths), UTILIZATION, root),
+        Figure::Fig4b => over_all_buffers(&thresholds(lengths), RATIO, ratio),
+        Figure::FlowsRoot => over_all_buffers(&flows(lengths), UTILIZATION, root),
+        Figure::FlowsRatio => over_all_buffers(&flows(lengths), RATIO, ratio),
+        Figure::Slide14 => slide14(title),
+        Figure::Slide15 => slide15(runs, title, lengths),
     };
     Drawing { figure, lines, csv }
 }
@@ -166,7 +141,7 @@ const RATIO: &str = "remote rate / local rate";
 type Quantity<W> = (&'static str, fn(&W) -> f64);
 
 /// Fig. 2 and 3.
-fn over_time(runs: &Runs, scheme: Scheme, title: &str) -> (LineFigure, String) {
+fn over_time(runs: &Runs, title: &str, scheme: Scheme) -> (LineFigure, String) {
     let values: [Quantity<HpWindow>; 5] = [
         ("root", |w| w.root),
         ("inter-switch", |w| w.inter_switch),
@@ -281,8 +256,7 @@ fn flows(lengths: Lengths) -> [(String, Case); 4] {
     })
 }
 
-fn slide15(runs: &Runs, lengths: Lengths) -> (LineFigure, String) {
-    let title = "Slide 15: rates over the buffer size, for LIPD, FIMD and AIMD";
+fn slide15(runs: &Runs, title: &str, lengths: Lengths) -> (LineFigure, String) {
     let y_label = "rate (fraction of the link rate)";
     let responses = RESPONSES.map(|response| {
         let case = fig4(Scheme::Input, lengths).response(response);
@@ -298,7 +272,7 @@ fn slide15(runs: &Runs, lengths: Lengths) -> (LineFigure, String) {
 }
 
 /// Finc, from the fixed point of `ecn-core`.
-fn slide14() -> (LineFigure, String) {
+fn slide14(title: &str) -> (LineFigure, String) {
     let ends = Curve::all().map(|curve| curve.time_of(1.0));
     let end = ends.into_iter().fold(0.0, f64::max);
     let mut lines = Vec::new();
@@ -329,7 +303,6 @@ fn slide14() -> (LineFigure, String) {
         0 => (0.0, "0".to_owned()),
         k => (f64::from(k) * 1000.0, format!("{k}K")),
     };
-    let title = "Slide 14: rate after time t without marks, from Rmin = Rmax/256";
     let figure = LineFigure {
         title: title.to_owned(),
         x_label: "time t (packet transmission times)".to_owned(),

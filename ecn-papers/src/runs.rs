@@ -20,7 +20,7 @@ use ecn_units::DurationText;
 use crate::{Progress, ReproduceError};
 
 /// Width of the sliding windows of Fig. 2 and 3.
-pub(crate) const SLIDING: Time = 2 * MS;
+const SLIDING: Time = 2 * MS;
 /// Step of the series behind these.
 const STEP: Time = MS / 10;
 /// When the local flows stop in [`Case::locals_stop`], ms.
@@ -56,9 +56,7 @@ pub(crate) type Change = fn(&mut Case);
 /// What is run, for each seed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Case {
-    /// The network and its flows.
     pub(crate) hp: Hp,
-    /// How they behave.
     pub(crate) model: Model,
     what: What,
 }
@@ -113,23 +111,17 @@ impl Case {
         self
     }
 
-    /// With a change.
     pub(crate) fn with(mut self, change: Change) -> Self {
         change(&mut self);
         self
     }
 
-    /// With another response.
     pub(crate) fn response(mut self, function: Function) -> Self {
         self.model.response = Response::Function(function);
         self
     }
 
     /// Sets a key of the scenario from `KEY=VALUE`.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Scenario::set_text`].
     pub(crate) fn set(&mut self, setting: &str) -> Result<(), ScenarioError> {
         let mut scenario = self.scenario();
         scenario.set_text(setting)?;
@@ -175,26 +167,19 @@ impl Case {
     }
 
     pub(crate) fn run(&self, seed: u64) -> Result<Outcome, RunError> {
-        let scenario = self.scenario();
-        let network = if self.what == What::LocalsStop {
+        let mut scenario = self.scenario();
+        if self.what == What::LocalsStop {
             let mut description = self.hp.describe().map_err(SimulationError::from)?;
-            for flow in &mut description.flows {
-                if flow.class == "local" {
-                    flow.stop = Some(DurationText::from_millis(STOP_MS));
-                }
+            let flows = description.flows.iter_mut();
+            for flow in flows.filter(|flow| flow.class == "local") {
+                flow.stop = Some(DurationText::from_millis(STOP_MS));
             }
-            Scenario {
-                topology: Topology::Described {
-                    description,
-                    duration: self.hp.duration,
-                },
-                ..scenario.clone()
-            }
-            .network()?
-        } else {
-            scenario.network()?
-        };
-        let duration = scenario.duration();
+            scenario.topology = Topology::Described {
+                description,
+                duration: self.hp.duration,
+            };
+        }
+        let (network, duration) = (scenario.network()?, scenario.duration());
         let windows = match self.what {
             What::Check => Vec::new(),
             _ if self.hp.victim == Victim::On => vec![(duration / 5, duration)],
@@ -280,7 +265,6 @@ fn spread(network: &Network, window: &Window, class: &str) -> f64 {
 /// One window of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Rates {
-    /// Shares of links.
     pub(crate) shares: HpWindow,
     /// Largest over smallest rate of the local flows.
     pub(crate) spread_local: f64,
@@ -293,9 +277,8 @@ pub(crate) struct Rates {
 pub(crate) struct Outcome {
     /// Fig. 4: its last four fifths. Fig. 2 and 3: 10 to 39 ms, before the victim; and 44 to 58 ms, with it.
     pub(crate) windows: Vec<Rates>,
-    /// Marked packets of local flows.
+    /// Marked packets, of local flows and of all.
     pub(crate) marked_local: u64,
-    /// Marked packets.
     pub(crate) marked: u64,
     /// Times that the input buffer behind the inter-switch link was full.
     pub(crate) inter_switch_triggers: u64,
@@ -303,11 +286,9 @@ pub(crate) struct Outcome {
     pub(crate) series: Vec<(f64, HpWindow)>,
     /// An invariant that did not hold.
     pub(crate) violation: Option<String>,
-    /// Packets unaccounted for.
+    /// See [`unaccounted`].
     pub(crate) unaccounted: u64,
-    /// Packets that crossed a link.
     pub(crate) packet_hops: u64,
-    /// Events handled.
     pub(crate) events: u64,
     /// Events after which the counters were compared.
     pub(crate) checked_events: u64,
@@ -355,10 +336,6 @@ impl Runs {
 
     /// Executes the requested runs with `run`, usually [`Case::run`], which gets a case and a seed. False if none was
     /// requested.
-    ///
-    /// # Errors
-    ///
-    /// A run is not possible.
     pub(crate) fn run_wanted(
         &mut self,
         progress: &dyn Progress,
@@ -384,27 +361,21 @@ impl Runs {
         progress.end();
         // Sorting by duration has kept the order of a case's seeds.
         for ((key, ..), outcome) in jobs.into_iter().zip(done?) {
-            let outcomes = self.outcomes.entry(key.clone()).or_default();
-            outcomes.push(outcome);
+            self.outcomes.entry(key.clone()).or_default().push(outcome);
         }
         Ok(true)
     }
 
     /// Packets unaccounted for in all runs so far.
     pub(crate) fn unaccounted(&self) -> u64 {
-        self.outcomes
-            .values()
-            .flatten()
-            .map(|outcome| outcome.unaccounted)
-            .sum()
+        let all = self.outcomes.values().flatten();
+        all.map(|outcome| outcome.unaccounted).sum()
     }
 
     /// Number of runs so far, and packets that crossed a link in them.
     pub(crate) fn totals(&self) -> (usize, u64) {
         let all = || self.outcomes.values().flatten();
-        (
-            all().count(),
-            all().map(|outcome| outcome.packet_hops).sum(),
-        )
+        let packet_hops = all().map(|outcome| outcome.packet_hops).sum();
+        (all().count(), packet_hops)
     }
 }

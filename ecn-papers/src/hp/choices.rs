@@ -73,10 +73,6 @@ const CHOICES: [&str; 18] = [
 ];
 
 /// Measures P11 to P14 with the defaults and under each of the other choices.
-///
-/// # Errors
-///
-/// The model does not have one of them.
 pub(crate) fn choices(runs: &Runs, lengths: Lengths) -> Result<Vec<Choice>, ScenarioError> {
     CHOICES
         .map(|settings| choice(runs, lengths, settings))

@@ -24,7 +24,11 @@ const PAPER: &str = "dcqcn.kmin=5kB dcqcn.kmax=200kB dcqcn.pmax=1/100 dcqcn.alph
     dcqcn.rate_timer=55us dcqcn.byte_counter=10MB dcqcn.fast_steps=5 dcqcn.rai=40mbit \
     dcqcn.rhai=400mbit dcqcn.min_rate=100mbit";
 
-/// The same, with this period of the increases.
+fn paper() -> Result<DcqcnRules, ReproduceError> {
+    rules(DurationText::from_micros(55))
+}
+
+/// The rules of that set, with this period of the increases.
 fn rules(rate_timer: DurationText) -> Result<DcqcnRules, ReproduceError> {
     let of = |bytes| Auto::Is(Rate::from_bytes_per_s(bytes).unwrap_or(Rate::MAX));
     let parameters = DcqcnParameters {
@@ -97,7 +101,7 @@ fn notifications(bench: &Bench) -> Result<[f64; 3], ReproduceError> {
 
 fn d2(bench: &Bench, found: &mut Found) -> Judged {
     let [notified, marked, most] = notifications(bench)?;
-    let rules = rules(DurationText::from_micros(55))?;
+    let rules = paper()?;
     let mut last = LastNotification::default();
     // 100,000 marked packets, 217 ns apart: 1,000 bytes at 37 Gb/s.
     let sent: Vec<Time> = (0..100_000)
@@ -116,12 +120,8 @@ fn d2(bench: &Bench, found: &mut Found) -> Judged {
     Ok(())
 }
 
-fn d3(_: &Bench, found: &mut Found) -> Judged {
-    recovery(&rules(DurationText::from_micros(55))?, found);
-    Ok(())
-}
-
-fn recovery(rules: &DcqcnRules, found: &mut Found) {
+/// D3.
+fn recovery(rules: &DcqcnRules, found: &mut Found) -> Judged {
     let mut flow = DcqcnFlow::new(rules);
     flow.on_notification(rules, 0);
     for (step, mbit) in (0..).zip([20_000_u64, 30_000, 35_000, 37_500, 38_750, 39_375]) {
@@ -129,6 +129,7 @@ fn recovery(rules: &DcqcnRules, found: &mut Found) {
         found.require(now == mbit * 125_000);
         found.value(format!("Gb/s after {step} steps"), now as f64 * 8e-9);
     }
+    Ok(())
 }
 
 /// Alpha shows in the next cut, which is half of it. Increases are a second away.
@@ -154,7 +155,7 @@ fn d4(_: &Bench, found: &mut Found) -> Judged {
 }
 
 fn d5(_: &Bench, found: &mut Found) -> Judged {
-    let rules = rules(DurationText::from_micros(55))?;
+    let rules = paper()?;
     let mut random = Pcg64Mcg::seed_from_u64(1);
     let (mut fell, mut out_of_order, mut cuts) = (0_u32, 0_u32, 0_u32);
     let (mut flow, mut now) = (DcqcnFlow::new(&rules), 0);
@@ -276,7 +277,7 @@ pub(super) const CLAIMS: &[Claim] = &[
         kind: Kind::Derived,
         published: "DCQCN: from 40 Gb/s a CNP halves, then 30, 35, 37.5, 38.75, 39.375 Gb/s",
         band: "exact",
-        judge: d3,
+        judge: |_, found| recovery(&paper()?, found),
     },
     Claim {
         id: "D4",
@@ -325,7 +326,7 @@ mod tests {
         for (us, verdict) in [(55, Verdict::Holds), (60, Verdict::DoesNotHold)] {
             let rules = rules(DurationText::from_micros(us)).unwrap();
             let mut found = Found::default();
-            recovery(&rules, &mut found);
+            recovery(&rules, &mut found).unwrap();
             assert_eq!(found.verdict, verdict);
         }
     }

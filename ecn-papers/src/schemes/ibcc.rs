@@ -294,7 +294,8 @@ fn i11(bench: &Bench, found: &mut Found) -> Judged {
     }
     found.verdict = Verdict::Reported;
     found.note =
-        "40 ms on links of 10 Gb/s. The study's parameters are from memory too; gentle: as in I13."
+        "40 ms on links of 10 Gb/s. The study's parameters are from memory too; gentle: as in \
+        I13."
             .to_owned();
     Ok(())
 }
@@ -338,7 +339,10 @@ fn i13(bench: &Bench, found: &mut Found) -> Judged {
             found.value("queue, kB", queued);
         }
     }
-    found.note = "Four senders into one; gentle: CCTI_Increase 1 and a table in steps of 1/32, else the defaults.".to_owned();
+    found.note =
+        "Four senders into one; gentle: CCTI_Increase 1 and a table in steps of 1/32, else \
+        the defaults."
+            .to_owned();
     Ok(())
 }
 

@@ -63,10 +63,6 @@ impl Bench {
     }
 
     /// Judges everything, over all cores.
-    ///
-    /// # Errors
-    ///
-    /// A run is not possible, or violates an invariant.
     pub(crate) fn judge_all(&self) -> Result<Vec<Statement>, ReproduceError> {
         let claims: Vec<&Claim> = FAMILIES.into_iter().flatten().collect();
         in_parallel(claims.len(), cores(), |index| {

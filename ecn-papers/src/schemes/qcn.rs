@@ -105,12 +105,8 @@ const WORKED: [(u32, u32, Option<u32>, f64); 5] = [
     (78_000, 26_000, Some(63), 0.508),
 ];
 
-fn q3(_: &Bench, found: &mut Found) -> Judged {
-    worked(&unclamped()?, found);
-    Ok(())
-}
-
-fn worked(rules: &QcnRules, found: &mut Found) {
+/// Q3.
+fn worked(rules: &QcnRules, found: &mut Found) -> Judged {
     for (queued, before, expected, factor) in WORKED {
         let feedback = feedback(rules, before, queued);
         let mut flow = QcnFlow::default();
@@ -123,6 +119,7 @@ fn worked(rules: &QcnRules, found: &mut Found) {
         let name = format!("factor, {queued} after {before} bytes (feedback {fb})");
         found.value(name, after);
     }
+    Ok(())
 }
 
 /// What five undisturbed cycles leave of the way to the target, at most; by volume or by time.
@@ -269,7 +266,7 @@ pub(super) const CLAIMS: &[Claim] = &[
         kind: Kind::Derived,
         published: "QCN: feedback none, 5, 12, 37, 63 and factors 1, 0.961, 0.906, 0.711, 0.508 for five queues",
         band: "exact, factors to three digits",
-        judge: q3,
+        judge: |_, found| worked(&unclamped()?, found),
     },
     Claim {
         id: "Q4",
@@ -311,7 +308,7 @@ mod tests {
         for (w, verdict) in [(2, Verdict::Holds), (1, Verdict::DoesNotHold)] {
             let rules = rules(|parameters| parameters.w = w).unwrap();
             let mut found = Found::default();
-            worked(&rules, &mut found);
+            worked(&rules, &mut found).unwrap();
             assert_eq!(found.verdict, verdict);
         }
     }

@@ -56,8 +56,12 @@ fn t1(bench: &Bench, found: &mut Found) -> Judged {
             found.value(name, congested);
         }
     }
-    found.note = "Higher loads in a port are only reported: the data that two paused inputs still hold keeps its queue up as congestion would. If they use \
-         the link to r, that drains in r/(1 - r) times the pauses: within a patience of 2 up to two thirds, and in 9 at 0.9.".to_owned();
+    found.note =
+        "Higher loads in a port are only reported: the data that two paused inputs still hold \
+        keeps its queue up as congestion would. If they use the link to r, that drains in \
+        r/(1 - r) times the pauses: within a patience of 2 up to two thirds, and in 9 at \
+        0.9."
+            .to_owned();
     Ok(())
 }
 

@@ -18,6 +18,10 @@ const LINE: f64 = 1_250_000_000.0;
 const DELTA: f64 = 1_250_000.0;
 const MIN_RTT: Time = 20 * US;
 
+fn paper() -> Result<TimelyRules, ReproduceError> {
+    rules(|_| ())
+}
+
 /// The rules with the paper's Tlow and Thigh, 50 and 500 us, and other changes.
 fn rules(change: impl FnOnce(&mut TimelyParameters)) -> Result<TimelyRules, ReproduceError> {
     let mut parameters = TimelyParameters {
@@ -45,12 +49,8 @@ fn steps(rules: &TimelyRules, rtts: impl IntoIterator<Item = Time>) -> Vec<f64> 
     (1..).zip(rtts).map(step).collect()
 }
 
-fn m1(_: &Bench, found: &mut Found) -> Judged {
-    increases(&rules(|_| ())?, found);
-    Ok(())
-}
-
-fn increases(rules: &TimelyRules, found: &mut Found) {
+/// M1.
+fn increases(rules: &TimelyRules, found: &mut Found) -> Judged {
     let constant = steps(rules, [100 * US; 20]);
     let falling = steps(rules, (0..12).map(|number| (200 - number) * US));
     // The first RTT has no predecessor, so the sixth is the fifth decreasing one.
@@ -89,6 +89,7 @@ fn increases(rules: &TimelyRules, found: &mut Found) {
     let name = "faster steps where 4, 4, 6 and 4 fall, with an equal one between (2)";
     let count = restarted.iter().filter(|step| **step > 1.5).count();
     found.value(name, count as f64);
+    Ok(())
 }
 
 /// Random round-trip times at random intervals: calls `check` with each, and the rates before and after.
@@ -109,7 +110,7 @@ fn random_updates(rules: &TimelyRules, mut check: impl FnMut(Time, f64, f64)) {
 
 fn m2(_: &Bench, found: &mut Found) -> Judged {
     let (mut least, mut cuts) = (1.0_f64, 0_u32);
-    random_updates(&rules(|_| ())?, |_, before, after| {
+    random_updates(&paper()?, |_, before, after| {
         // Rates are in whole bytes per second here.
         least = least.min((after + 1.0) / before);
         cuts += u32::from(after < before);
@@ -120,12 +121,8 @@ fn m2(_: &Bench, found: &mut Found) -> Judged {
     Ok(())
 }
 
-fn m3(_: &Bench, found: &mut Found) -> Judged {
-    cuts(&rules(|_| ())?, found);
-    Ok(())
-}
-
-fn cuts(rules: &TimelyRules, found: &mut Found) {
+/// M3.
+fn cuts(rules: &TimelyRules, found: &mut Found) -> Judged {
     let factor = |rtt_us: u64| {
         let mut flow = TimelyFlow::at(LINE);
         flow.acknowledged(rules, MIN_RTT, rtt_us * US, Mark::None);
@@ -140,10 +137,11 @@ fn cuts(rules: &TimelyRules, found: &mut Found) {
     found.require(worst < 2.0 / LINE);
     found.value("factor at 1000 us (0.6)", factor(1_000));
     found.value("largest distance, 501 to 1300 us", worst);
+    Ok(())
 }
 
 fn m4(_: &Bench, found: &mut Found) -> Judged {
-    let rules = rules(|_| ())?;
+    let rules = paper()?;
     // Random round-trip times hardly ever give a gradient above 0 there; increasing ones do, all but the first.
     let rising = |from: Time| steps(&rules, (from + 1..from + 50).map(|rtt| rtt * US));
     let rises = rising(0).iter().filter(|step| **step == 1.0).count();
@@ -231,7 +229,7 @@ pub(super) const CLAIMS: &[Claim] = &[
         kind: Kind::Public,
         published: "TIMELY: at a constant RTT between Tlow and Thigh the rate grows by delta per minRTT, by 5 delta only after 5 falling ones",
         band: "exact",
-        judge: m1,
+        judge: |_, found| increases(&paper()?, found),
     },
     Claim {
         id: "M2",
@@ -245,7 +243,7 @@ pub(super) const CLAIMS: &[Claim] = &[
         kind: Kind::Public,
         published: "TIMELY: above Thigh the rate is multiplied by 1 - beta (1 - Thigh/rtt)",
         band: "to 2 bytes per second",
-        judge: m3,
+        judge: |_, found| cuts(&paper()?, found),
     },
     Claim {
         id: "M4",
@@ -272,12 +270,12 @@ mod tests {
 
     #[test]
     fn other_parameters_are_noticed() {
-        let verdict = |judge: fn(&TimelyRules, &mut Found), rules: &TimelyRules| {
+        let verdict = |judge: fn(&TimelyRules, &mut Found) -> Judged, rules: &TimelyRules| {
             let mut found = Found::default();
-            judge(rules, &mut found);
+            judge(rules, &mut found).unwrap();
             found.verdict
         };
-        let usual = rules(|_| ()).unwrap();
+        let usual = paper().unwrap();
         assert_eq!(verdict(increases, &usual), Verdict::Holds);
         assert_eq!(verdict(cuts, &usual), Verdict::Holds);
         let sooner = rules(|parameters| parameters.hai_after = 4).unwrap();

@@ -128,8 +128,11 @@ pub(super) fn t2(bench: &Bench, found: &mut Found) -> Judged {
     );
     found.value(name, paused.received);
     found.value("full when it ends: to that CE, us", full.received);
-    found.note = "Paused: a link with two flows whose queue grows when the last pause ends. A queue that is full by then, due to pauses of \
-         its own inputs, looks like data that was held back, and is distinguished from it after twice the time for which it was paused.".to_owned();
+    found.note =
+        "Paused: a link with two flows whose queue grows when the last pause ends. A queue \
+        that is full by then, due to pauses of its own inputs, looks like data that was held \
+        back, and is distinguished from it after twice the time for which it was paused."
+            .to_owned();
     Ok(())
 }
 

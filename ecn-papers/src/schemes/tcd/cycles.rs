@@ -157,11 +157,14 @@ pub(super) fn t5(bench: &Bench, found: &mut Found) -> Judged {
         found.value(format!("T_off, us (formula {off:.2})"), c.off);
         found.value("error, MTU times", off_by / FRAME_US);
     }
-    found.note = "Queues consist of whole packets: a pause is sent when one lifts the queue above Xoff, and withdrawn when one leaves it at or \
-         below Xon. So all thresholds within a packet are equivalent, and B0 is known to within a packet, which is 2 MTU times of \
-         T_on at C/2; here both are half-way between whole packets. Senders into one output, whose ingress queues drain \
-         alike: each one's first cycle, as more than two get out of step later. Two are judged. With three the queue falls in \
-         steps of 3 MTU times, so one MTU time cannot be resolved; reported.".to_owned();
+    found.note = "Queues consist of whole packets: a pause is sent when one lifts the queue above \
+        Xoff, and withdrawn when one leaves it at or below Xon. So all thresholds within a \
+        packet are equivalent, and B0 is known to within a packet, which is 2 MTU times of \
+        T_on at C/2; here both are half-way between whole packets. Senders into one output, \
+        whose ingress queues drain alike: each one's first cycle, as more than two get out \
+        of step later. Two are judged. With three the queue falls in steps of 3 MTU times, \
+        so one MTU time cannot be resolved; reported."
+        .to_owned();
     Ok(())
 }
 
@@ -228,9 +231,12 @@ pub(super) fn t7(bench: &Bench, found: &mut Found) -> Judged {
         half.headroom
     );
     found.value(name, u8::from(fails));
-    found.note = "Each ingress queue after each event, from the start on; the shortest from the first pause to the last while all send. More \
-         than two senders get out of step: what one sends then waits behind what others have sent, and its queue drains not at \
-         all for a time and alone for another, so that the bounds are those of Rd = 0 and Rd = C.".to_owned();
+    found.note =
+        "Each ingress queue after each event, from the start on; the shortest from the first \
+        pause to the last while all send. More than two senders get out of step: what one \
+        sends then waits behind what others have sent, and its queue drains not at all for a \
+        time and alone for another, so that the bounds are those of Rd = 0 and Rd = C."
+            .to_owned();
     Ok(())
 }
 

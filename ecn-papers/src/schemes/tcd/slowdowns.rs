@@ -26,8 +26,13 @@ const WORKLOAD: &str = "hosts=16 workload=poisson cdf=hadoop load=0.4 incast_loa
     incast_size=256kB duration=1ms";
 
 /// A scheme without TCD and with it.
-fn side_by_side(scheme: &str, settings: &str, seeds: u64) -> Result<Comparison, ReproduceError> {
-    let base = with(Kind::FatTree, &format!("{settings} {WORKLOAD}"))?;
+fn side_by_side(
+    scheme: &str,
+    settings: [&str; 2],
+    seeds: u64,
+) -> Result<Comparison, ReproduceError> {
+    let [network, parameters] = settings;
+    let base = with(Kind::FatTree, &format!("{network} {parameters} {WORKLOAD}"))?;
     let schemes = [scheme.to_owned(), format!("{scheme}+tcd")];
     Ok(Plan::new(&base, &schemes, seeds, &[])?.run(THREADS, &AtomicU64::new(0))?)
 }
@@ -90,20 +95,20 @@ pub(super) fn t11(_: &Bench, found: &mut Found) -> Judged {
         (
             "DCQCN, the HPCC artifact's thresholds",
             "dcqcn",
-            format!("{PFC} {V2}"),
+            [PFC, V2],
             SEEDS,
         ),
-        ("DCQCN, defaults", "dcqcn", PFC.to_owned(), SEEDS),
+        ("DCQCN, defaults", "dcqcn", [PFC, ""], SEEDS),
         (
             "DCQCN, NICs' notifications each 4 us",
             "dcqcn",
-            format!("{PFC} dcqcn.cnp_gap=4us"),
+            [PFC, "dcqcn.cnp_gap=4us"],
             SEEDS,
         ),
-        ("TIMELY", "timely", PFC.to_owned(), FEW),
-        ("IB CC", "ibcc", CBFC.to_owned(), FEW),
+        ("TIMELY", "timely", [PFC, ""], FEW),
+        ("IB CC", "ibcc", [CBFC, ""], FEW),
     ] {
-        let compared = side_by_side(scheme, &settings, seeds)?;
+        let compared = side_by_side(scheme, settings, seeds)?;
         let factors = PERCENTILES.map(|(_, of)| factor(&compared, of));
         for ((which, of), factor) in PERCENTILES.iter().zip(&factors) {
             found.sample(format!("{name}: {which} better by a factor of"), factor);
