@@ -16,7 +16,7 @@ pub struct OutputError {
 
 impl OutputError {
     /// For an error with this file or folder.
-    fn at(path: &Path) -> impl Fn(io::Error) -> Self + Copy {
+    fn at(path: &Path) -> impl Fn(io::Error) -> Self {
         move |error| Self {
             path: path.to_owned(),
             error,
@@ -144,20 +144,13 @@ impl Output {
     }
 }
 
-/// Target of `--out`: a folder for all results of a run or comparison, or a file for its table only.
+/// Target of `--out`: a folder for all results of a run or comparison, or a file `*.csv` or `*.parquet` for its table
+/// only.
 #[derive(Debug, Clone)]
-pub enum Target {
-    /// A folder.
-    Folder(Output),
-    /// `*.csv` or `*.parquet`.
-    Table {
-        /// Its folder.
-        folder: Output,
-        /// Its name.
-        name: String,
-        /// Format of the table.
-        format: Format,
-    },
+pub struct Target {
+    folder: Output,
+    /// Name and format of the file.
+    table: Option<(String, Format)>,
 }
 
 impl Target {
@@ -168,24 +161,24 @@ impl Target {
     /// It cannot be written, or this program was built without support for the format.
     pub fn new(path: &Path) -> Result<Self, OutputError> {
         let (Some(format), Some(name)) = (Format::of(path), path.file_name()) else {
-            return Output::new(path).map(Self::Folder);
+            let folder = Output::new(path)?;
+            return Ok(Self {
+                folder,
+                table: None,
+            });
         };
         let unsupported = OutputError::at(path);
         Table::default().encoded(format).map_err(unsupported)?;
         let parent = path.parent().filter(|parent| *parent != Path::new(""));
-        Ok(Self::Table {
+        Ok(Self {
             folder: Output::new(parent.unwrap_or(Path::new(".")))?,
-            name: name.to_string_lossy().into_owned(),
-            format,
+            table: Some((name.to_string_lossy().into_owned(), format)),
         })
     }
 
     /// The folder for all results, unless the target is a file for the table.
     pub fn folder(&self) -> Option<&Output> {
-        match self {
-            Self::Folder(folder) => Some(folder),
-            Self::Table { .. } => None,
-        }
+        self.table.is_none().then_some(&self.folder)
     }
 
     /// Writes the table, if the target is a file for it; returns its path.
@@ -194,17 +187,12 @@ impl Target {
     ///
     /// It cannot be written.
     pub fn write_table(&self, table: &Table) -> Result<Option<PathBuf>, OutputError> {
-        let Self::Table {
-            folder,
-            name,
-            format,
-        } = self
-        else {
+        let Some((name, format)) = &self.table else {
             return Ok(None);
         };
-        let path = folder.path(name);
+        let path = self.folder.path(name);
         let bytes = table.encoded(*format).map_err(OutputError::at(&path))?;
-        folder.write(name, bytes).map(Some)
+        self.folder.write(name, bytes).map(Some)
     }
 }
 

@@ -56,10 +56,8 @@ fn r4(b: &Bench<'_>, found: &mut Found) {
     let all: Vec<(u32, [Sample; 3])> = SLIDE_BUFFERS.map(|n| (n, slide_roots(b, n))).collect();
     let means = [0, 1, 2].map(|at| Sample::of(all.iter().map(|(_, roots)| roots[at].mean)).mean);
     for (response, mean) in RESPONSES.into_iter().zip(means) {
-        found.value(
-            format!("root, {}, mean of all buffers", upper(response)),
-            mean,
-        );
+        let name = format!("root, {}, mean of all buffers", upper(response));
+        found.value(name, mean);
     }
     let lipd_above = all.iter().all(|(_, [lipd, _, aimd])| lipd.is_above(aimd));
     // Where FIMD is not above AIMD by more than chance explains.

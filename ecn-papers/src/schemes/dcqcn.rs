@@ -3,15 +3,15 @@
 use ecn_core::tcd::Mark;
 use ecn_sim::engine::{MS, NS, Time, US};
 use ecn_sim::fabric::Kind as Fabric;
-use ecn_sim::fabric::auto::Auto;
-use ecn_sim::fabric::cc::dcqcn::{DcqcnFlow, DcqcnParameters, DcqcnRules, Red};
+use ecn_sim::fabric::cc::dcqcn::{DcqcnFlow, DcqcnRules, Red};
 use ecn_sim::fabric::cc::{LastNotification, Sender as _};
-use ecn_units::{DurationText, Rate, Size};
+use ecn_units::Rate;
 use rand::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
 use super::{
-    Bench, Claim, ENDLESS, Judged, Settled, flow, highest, lowest, one_switch, over, scenario,
+    Bench, Claim, ENDLESS, Judged, Settled, flow, highest, lowest, one_switch, over, parameters,
+    scenario,
 };
 use crate::ReproduceError;
 use crate::statement::{Found, Kind, Verdict};
@@ -24,25 +24,12 @@ const PAPER: &str = "dcqcn.kmin=5kB dcqcn.kmax=200kB dcqcn.pmax=1/100 dcqcn.alph
     dcqcn.rate_timer=55us dcqcn.byte_counter=10MB dcqcn.fast_steps=5 dcqcn.rai=40mbit \
     dcqcn.rhai=400mbit dcqcn.min_rate=100mbit";
 
-fn paper() -> Result<DcqcnRules, ReproduceError> {
-    rules(DurationText::from_micros(55))
-}
-
-/// The rules of that set, with this period of the increases.
-fn rules(rate_timer: DurationText) -> Result<DcqcnRules, ReproduceError> {
-    let of = |bytes| Auto::Is(Rate::from_bytes_per_s(bytes).unwrap_or(Rate::MAX));
-    let parameters = DcqcnParameters {
-        alpha_timer: DurationText::from_micros(55),
-        rate_timer,
-        byte_counter: Size::from_bytes(10_000_000),
-        fast_steps: 5,
-        rai: of(LINE / 1_000),
-        rhai: of(LINE / 100),
-        min_rate: of(LINE / 400),
-        ..DcqcnParameters::default()
-    };
+/// Of [`PAPER`], with changes.
+fn rules(settings: &str) -> Result<DcqcnRules, ReproduceError> {
     let line = Rate::from_bytes_per_s(LINE).unwrap_or(Rate::MAX);
-    Ok(parameters.rules(line)?)
+    Ok(parameters(&format!("{PAPER} {settings}"))?
+        .dcqcn
+        .rules(line)?)
 }
 
 /// A flow's rate for its next packet.
@@ -101,7 +88,7 @@ fn notifications(bench: &Bench) -> Result<[f64; 3], ReproduceError> {
 
 fn d2(bench: &Bench, found: &mut Found) -> Judged {
     let [notified, marked, most] = notifications(bench)?;
-    let rules = paper()?;
+    let rules = rules("")?;
     let mut last = LastNotification::default();
     // 100,000 marked packets, 217 ns apart: 1,000 bytes at 37 Gb/s.
     let sent: Vec<Time> = (0..100_000)
@@ -134,7 +121,7 @@ fn recovery(rules: &DcqcnRules, found: &mut Found) -> Judged {
 
 /// Alpha shows in the next cut, which is half of it. Increases are a second away.
 fn d4(_: &Bench, found: &mut Found) -> Judged {
-    let rules = rules(DurationText::from_secs(1))?;
+    let rules = rules("dcqcn.rate_timer=1s")?;
     let alpha_after = |periods: u64| {
         let mut flow = DcqcnFlow::new(&rules);
         flow.on_notification(&rules, 0);
@@ -155,7 +142,7 @@ fn d4(_: &Bench, found: &mut Found) -> Judged {
 }
 
 fn d5(_: &Bench, found: &mut Found) -> Judged {
-    let rules = paper()?;
+    let rules = rules("")?;
     let mut random = Pcg64Mcg::seed_from_u64(1);
     let (mut fell, mut out_of_order, mut cuts) = (0_u32, 0_u32, 0_u32);
     let (mut flow, mut now) = (DcqcnFlow::new(&rules), 0);
@@ -277,7 +264,7 @@ pub(super) const CLAIMS: &[Claim] = &[
         kind: Kind::Derived,
         published: "DCQCN: from 40 Gb/s a CNP halves, then 30, 35, 37.5, 38.75, 39.375 Gb/s",
         band: "exact",
-        judge: |_, found| recovery(&paper()?, found),
+        judge: |_, found| recovery(&rules("")?, found),
     },
     Claim {
         id: "D4",
@@ -324,7 +311,7 @@ mod tests {
     #[test]
     fn a_later_recovery_is_noticed() {
         for (us, verdict) in [(55, Verdict::Holds), (60, Verdict::DoesNotHold)] {
-            let rules = rules(DurationText::from_micros(us)).unwrap();
+            let rules = rules(&format!("dcqcn.rate_timer={us}us")).unwrap();
             let mut found = Found::default();
             recovery(&rules, &mut found).unwrap();
             assert_eq!(found.verdict, verdict);

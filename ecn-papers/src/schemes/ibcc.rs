@@ -6,12 +6,12 @@ use ecn_core::tcd::{Mark, State};
 use ecn_report::statistics::jain;
 use ecn_sim::engine::{NS, Time, US};
 use ecn_sim::fabric::Kind as Fabric;
-use ecn_sim::fabric::cc::ibcc::{IbccFlow, IbccParameters, IbccRules};
+use ecn_sim::fabric::cc::ibcc::{IbccFlow, IbccRules};
 use ecn_sim::fabric::measure::slowdowns;
 use ecn_sim::fabric::series::Change;
 use ecn_sim::fabric::workload::Arrival;
 use ecn_sim::model::ModelError;
-use ecn_units::{Fraction, Rate};
+use ecn_units::Rate;
 use rand::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
@@ -19,16 +19,14 @@ use super::chain::{
     ALTERNATING, C, CBFC, ONCE, S0, chain, changes, incast, notified, periodic, ports,
 };
 use super::tcd::flips;
-use super::{Bench, Claim, Judged, flow, over, scenario, with};
+use super::{Bench, Claim, Judged, flow, over, parameters, scenario, with};
 use crate::ReproduceError;
 use crate::statement::{Found, Kind, Verdict};
 
 /// A source's rules at 40 Gb/s.
-fn rules(change: impl FnOnce(&mut IbccParameters)) -> Result<IbccRules, ModelError> {
-    let mut parameters = IbccParameters::default();
-    change(&mut parameters);
+fn rules(settings: &str) -> Result<IbccRules, ReproduceError> {
     let line = Rate::from_bits_per_s(40_000_000_000).unwrap_or(Rate::MAX);
-    parameters.rules(line, 320_000)
+    Ok(parameters(settings)?.ibcc.rules(line, 320_000)?)
 }
 
 /// Unit of CCTI_Timer, us.
@@ -36,7 +34,8 @@ const UNIT_US: f64 = 1.024;
 
 fn i1(bench: &Bench, found: &mut Found) -> Judged {
     for (least, limit) in [(0, 127), (27, 100)] {
-        let rules = rules(|p| (p.ccti_min, p.ccti_limit) = (least, limit))?;
+        let settings = format!("ibcc.ccti_min={least} ibcc.ccti_limit={limit}");
+        let rules = rules(&settings)?;
         let (mut lowest, mut highest) = (u16::MAX, 0);
         for seed in bench.seeds() {
             let mut random = Pcg64Mcg::seed_from_u64(seed);
@@ -76,7 +75,7 @@ fn down_at(rules: &IbccRules, flow: IbccFlow, target: u16, (from, until): (Time,
 }
 
 fn i2(_: &Bench, found: &mut Found) -> Judged {
-    let rules = rules(|p| p.ccti_timer = 150)?;
+    let rules = rules("ibcc.ccti_timer=150")?;
     let mut flow = IbccFlow::new(&rules);
     let mut off = 0;
     for k in 1..=40_u16 {
@@ -101,7 +100,8 @@ fn i2(_: &Bench, found: &mut Found) -> Judged {
 
 fn i3(_: &Bench, found: &mut Found) -> Judged {
     for (timer, least) in [(10, 0), (150, 0), (10, 27)] {
-        let rules = rules(|p| (p.ccti_timer, p.ccti_min) = (timer, least))?;
+        let settings = format!("ibcc.ccti_timer={timer} ibcc.ccti_min={least}");
+        let rules = rules(&settings)?;
         let mut flow = IbccFlow::new(&rules);
         (0..26).for_each(|_| flow.on_notification(&rules, 0, Mark::Congestion));
         let from = flow.index(&rules, 0);
@@ -144,7 +144,7 @@ fn i4(bench: &Bench, found: &mut Found) -> Judged {
 }
 
 fn i5(_: &Bench, found: &mut Found) -> Judged {
-    let rules = rules(|p| (p.ccti_increase, p.cct_step) = (1, Fraction::ratio(1, 1)))?;
+    let rules = rules("ibcc.ccti_increase=1 ibcc.cct_step=1")?;
     let lipd = Policy::new(Function::Lipd, Ratio::new(1, IPD_LIMIT), Policy::HP_M)
         .map_err(|_| ModelError::new("ccti_increase", 1, "no policy of LIPD"))?;
     let mut flow = IbccFlow::new(&rules);

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use ecn_report::statistics::{Sample, jain};
 use ecn_sim::engine::{MS, Time};
+use ecn_sim::fabric::cc::SchemeParameters;
 use ecn_sim::fabric::workload::Arrival;
 use ecn_sim::fabric::{self, Counts, Options, Scenario};
 use ecn_sim::parallel::{cores, in_parallel};
@@ -134,6 +135,11 @@ fn with(kind: fabric::Kind, settings: &str) -> Result<Scenario, ReproduceError> 
         scenario.set_text(setting)?;
     }
     Ok(scenario)
+}
+
+/// Parameters of schemes with these settings.
+fn parameters(settings: &str) -> Result<SchemeParameters, ReproduceError> {
+    Ok(with(fabric::Kind::LeafSpine, settings)?.schemes)
 }
 
 /// A fabric with these settings and flows.

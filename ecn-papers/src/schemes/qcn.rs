@@ -2,11 +2,10 @@
 
 use ecn_report::statistics::Sample;
 use ecn_sim::engine::{MS, Time};
-use ecn_sim::fabric::cc::dcqcn::ClampTarget;
-use ecn_sim::fabric::cc::qcn::{CongestionPoint, QcnFlow, QcnParameters, QcnRules};
-use ecn_units::{Fraction, Rate};
+use ecn_sim::fabric::cc::qcn::{CongestionPoint, QcnFlow, QcnRules};
+use ecn_units::Rate;
 
-use super::{BOTTLENECK, Bench, Claim, Judged, Settled, bottleneck, highest, over};
+use super::{BOTTLENECK, Bench, Claim, Judged, Settled, bottleneck, highest, over, parameters};
 use crate::ReproduceError;
 use crate::statement::{Found, Kind, Verdict};
 
@@ -15,17 +14,12 @@ const LINE: u64 = 1_250_000_000;
 /// A sample is due after at most this many bytes.
 const SAMPLED: u32 = 1_000_000;
 
-/// The rules with changed parameters.
-fn rules(change: impl FnOnce(&mut QcnParameters)) -> Result<QcnRules, ReproduceError> {
-    let mut parameters = QcnParameters::default();
-    change(&mut parameters);
+fn rules(settings: &str) -> Result<QcnRules, ReproduceError> {
     let line = Rate::from_bytes_per_s(LINE).unwrap_or(Rate::MAX);
-    Ok(parameters.rules(line, 1_500)?)
+    Ok(parameters(settings)?.qcn.rules(line, 1_500)?)
 }
 
-fn unclamped() -> Result<QcnRules, ReproduceError> {
-    rules(|parameters| parameters.clamp_target = ClampTarget::Off)
-}
+const UNCLAMPED: &str = "qcn.clamp_target=off";
 
 /// The feedback of a queue whose length at the last sample was another.
 fn feedback(rules: &QcnRules, before: u32, queued: u32) -> Option<u32> {
@@ -40,7 +34,7 @@ fn rate(flow: &mut QcnFlow, rules: &QcnRules, now: Time) -> u64 {
 }
 
 fn q1(_: &Bench, found: &mut Found) -> Judged {
-    let rules = unclamped()?;
+    let rules = rules(UNCLAMPED)?;
     let (mut queues, mut notified, mut wrong, mut raised) = (0_u32, 0_u32, 0_u32, 0_u32);
     for before in (0..200_000_u32).step_by(1_000) {
         for queued in (0..200_000_u32).step_by(1_000) {
@@ -68,9 +62,9 @@ fn q1(_: &Bench, found: &mut Found) -> Judged {
 }
 
 fn q2(_: &Bench, found: &mut Found) -> Judged {
-    let usual = lowest_factor(&unclamped()?);
+    let usual = lowest_factor(&rules(UNCLAMPED)?);
     // With the usual Gd, no feedback would reduce a rate by more than half.
-    let large_gd = lowest_factor(&rules(|parameters| parameters.gd = Fraction::ratio(1, 64))?);
+    let large_gd = lowest_factor(&rules("qcn.gd=1/64")?);
     let is = |factor: f64, bound: f64| (bound..bound + 1e-6).contains(&factor);
     found.require(is(usual, 65.0 / 128.0) && is(large_gd, 0.5));
     found.value("lowest rate after a notification, over that before", usual);
@@ -123,8 +117,12 @@ fn worked(rules: &QcnRules, found: &mut Found) -> Judged {
 }
 
 /// What five undisturbed cycles leave of the way to the target, at most; by volume or by time.
-fn left_of_cut(clamp: ClampTarget, by_volume: bool) -> Result<f64, ReproduceError> {
-    let rules = rules(|parameters| parameters.clamp_target = clamp)?;
+fn left_of_cut(clamp: bool, by_volume: bool) -> Result<f64, ReproduceError> {
+    let rules = rules(if clamp {
+        "qcn.clamp_target=on"
+    } else {
+        UNCLAMPED
+    })?;
     let mut most = 0.0_f64;
     for feedback in 1..=63 {
         let mut flow = QcnFlow::default();
@@ -132,8 +130,8 @@ fn left_of_cut(clamp: ClampTarget, by_volume: bool) -> Result<f64, ReproduceErro
         // With a clamped target, the target of the second decrease is the rate before it; otherwise it is still the
         // link's rate.
         let target = match clamp {
-            ClampTarget::On => rate(&mut flow, &rules, 0),
-            ClampTarget::Off => LINE,
+            true => rate(&mut flow, &rules, 0),
+            false => LINE,
         };
         flow.on_notification(&rules, 0, feedback);
         let start = rate(&mut flow, &rules, 0);
@@ -149,10 +147,7 @@ fn left_of_cut(clamp: ClampTarget, by_volume: bool) -> Result<f64, ReproduceErro
 }
 
 fn q4(_: &Bench, found: &mut Found) -> Judged {
-    for (clamp, target) in [
-        (ClampTarget::Off, "the link's rate"),
-        (ClampTarget::On, "below"),
-    ] {
+    for (clamp, target) in [(false, "the link's rate"), (true, "below")] {
         for (by_volume, cycles) in [(true, "volume"), (false, "time")] {
             let left = left_of_cut(clamp, by_volume)?;
             // The fifth stage already adds R_AI to a target below the link's rate.
@@ -266,7 +261,7 @@ pub(super) const CLAIMS: &[Claim] = &[
         kind: Kind::Derived,
         published: "QCN: feedback none, 5, 12, 37, 63 and factors 1, 0.961, 0.906, 0.711, 0.508 for five queues",
         band: "exact, factors to three digits",
-        judge: |_, found| worked(&unclamped()?, found),
+        judge: |_, found| worked(&rules(UNCLAMPED)?, found),
     },
     Claim {
         id: "Q4",
@@ -306,7 +301,7 @@ mod tests {
     #[test]
     fn another_weight_is_noticed() {
         for (w, verdict) in [(2, Verdict::Holds), (1, Verdict::DoesNotHold)] {
-            let rules = rules(|parameters| parameters.w = w).unwrap();
+            let rules = rules(&format!("qcn.w={w}")).unwrap();
             let mut found = Found::default();
             worked(&rules, &mut found).unwrap();
             assert_eq!(found.verdict, verdict);

@@ -2,13 +2,12 @@
 
 use ecn_core::tcd::Mark;
 use ecn_sim::engine::{MS, Time, US};
-use ecn_sim::fabric::auto::Auto;
-use ecn_sim::fabric::cc::timely::{TimelyFlow, TimelyParameters, TimelyRules};
-use ecn_units::{DurationText, Rate};
+use ecn_sim::fabric::cc::timely::{TimelyFlow, TimelyRules};
+use ecn_units::Rate;
 use rand::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
-use super::{Bench, Claim, ENDLESS, Judged, Settled, flow, one_switch};
+use super::{Bench, Claim, ENDLESS, Judged, Settled, flow, one_switch, parameters};
 use crate::ReproduceError;
 use crate::statement::{Found, Kind};
 
@@ -18,20 +17,11 @@ const LINE: f64 = 1_250_000_000.0;
 const DELTA: f64 = 1_250_000.0;
 const MIN_RTT: Time = 20 * US;
 
-fn paper() -> Result<TimelyRules, ReproduceError> {
-    rules(|_| ())
-}
-
-/// The rules with the paper's Tlow and Thigh, 50 and 500 us, and other changes.
-fn rules(change: impl FnOnce(&mut TimelyParameters)) -> Result<TimelyRules, ReproduceError> {
-    let mut parameters = TimelyParameters {
-        t_low: DurationText::from_micros(50),
-        t_high: Auto::Is(DurationText::from_micros(500)),
-        ..TimelyParameters::default()
-    };
-    change(&mut parameters);
+/// The rules with the paper's Tlow and Thigh, and other settings.
+fn rules(settings: &str) -> Result<TimelyRules, ReproduceError> {
+    let settings = format!("timely.t_low=50us timely.t_high=500us {settings}");
     let line = Rate::from_bytes_per_s(LINE as u64).unwrap_or(Rate::MAX);
-    Ok(parameters.rules(line, MIN_RTT, false)?)
+    Ok(parameters(&settings)?.timely.rules(line, MIN_RTT, false)?)
 }
 
 fn rate(flow: &TimelyFlow, rules: &TimelyRules) -> f64 {
@@ -110,7 +100,7 @@ fn random_updates(rules: &TimelyRules, mut check: impl FnMut(Time, f64, f64)) {
 
 fn m2(_: &Bench, found: &mut Found) -> Judged {
     let (mut least, mut cuts) = (1.0_f64, 0_u32);
-    random_updates(&paper()?, |_, before, after| {
+    random_updates(&rules("")?, |_, before, after| {
         // Rates are in whole bytes per second here.
         least = least.min((after + 1.0) / before);
         cuts += u32::from(after < before);
@@ -141,7 +131,7 @@ fn cuts(rules: &TimelyRules, found: &mut Found) -> Judged {
 }
 
 fn m4(_: &Bench, found: &mut Found) -> Judged {
-    let rules = paper()?;
+    let rules = rules("")?;
     // Random round-trip times hardly ever give a gradient above 0 there; increasing ones do, all but the first.
     let rising = |from: Time| steps(&rules, (from + 1..from + 50).map(|rtt| rtt * US));
     let rises = rising(0).iter().filter(|step| **step == 1.0).count();
@@ -229,7 +219,7 @@ pub(super) const CLAIMS: &[Claim] = &[
         kind: Kind::Public,
         published: "TIMELY: at a constant RTT between Tlow and Thigh the rate grows by delta per minRTT, by 5 delta only after 5 falling ones",
         band: "exact",
-        judge: |_, found| increases(&paper()?, found),
+        judge: |_, found| increases(&rules("")?, found),
     },
     Claim {
         id: "M2",
@@ -243,7 +233,7 @@ pub(super) const CLAIMS: &[Claim] = &[
         kind: Kind::Public,
         published: "TIMELY: above Thigh the rate is multiplied by 1 - beta (1 - Thigh/rtt)",
         band: "to 2 bytes per second",
-        judge: |_, found| cuts(&paper()?, found),
+        judge: |_, found| cuts(&rules("")?, found),
     },
     Claim {
         id: "M4",
@@ -266,7 +256,6 @@ pub(super) const CLAIMS: &[Claim] = &[
 mod tests {
     use super::*;
     use crate::statement::Verdict;
-    use ecn_units::Fraction;
 
     #[test]
     fn other_parameters_are_noticed() {
@@ -275,12 +264,12 @@ mod tests {
             judge(rules, &mut found).unwrap();
             found.verdict
         };
-        let usual = paper().unwrap();
+        let usual = rules("").unwrap();
         assert_eq!(verdict(increases, &usual), Verdict::Holds);
         assert_eq!(verdict(cuts, &usual), Verdict::Holds);
-        let sooner = rules(|parameters| parameters.hai_after = 4).unwrap();
+        let sooner = rules("timely.hai_after=4").unwrap();
         assert_eq!(verdict(increases, &sooner), Verdict::DoesNotHold);
-        let less = rules(|parameters| parameters.beta = Fraction::ratio(1, 2)).unwrap();
+        let less = rules("timely.beta=1/2").unwrap();
         assert_eq!(verdict(cuts, &less), Verdict::DoesNotHold);
     }
 }

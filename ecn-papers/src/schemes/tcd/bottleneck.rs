@@ -9,7 +9,7 @@ use ecn_sim::fabric::{Counts, Kind, Scenario};
 
 use crate::ReproduceError;
 use crate::schemes::chain::{
-    Burst, C, FLOW, FRAME, ONCE, PAUSE, PFC, chain, changes, notified, periodic, ports,
+    Burst, C, FLOW, FRAME, ONCE, PAUSE, PFC, chain, changes, periodic, ports,
 };
 use crate::schemes::{Bench, Judged, flow, scenario};
 use crate::statement::Found;
@@ -41,27 +41,65 @@ fn since(earlier: Option<Time>, time: Option<Time>) -> f64 {
     })
 }
 
-/// Marks of flows across a port that is never paused: P3.
+/// CE that flows across a port get.
 #[derive(Debug)]
-struct NeverPaused {
-    /// How many there are, and how many get CE.
+struct Marks {
+    /// How many flows there are, and how many get CE.
     flows: u32,
     congested: u32,
-    /// Time from when a queue is observed above the threshold until the port counts as congested, and until the last
-    /// flow has its first CE, us.
-    state: f64,
+    /// Until the last of these has its first CE, at its receiver, us; and the most that this may take.
     received: f64,
+    bound: f64,
+}
+
+impl Marks {
+    /// CE that some flows get from `counted_from` on; times are since `start`.
+    fn of(
+        flows: impl Fn(&Finished) -> bool,
+        counts: &Counts,
+        counted_from: Time,
+        start: Option<Time>,
+        bound: f64,
+    ) -> Self {
+        let first = |flow: &&Finished| {
+            let mut at_host = changes(counts, flow.to).filter(|t| t.time >= counted_from);
+            let is_ce =
+                |change| matches!(change, Change::Mark(Mark::Congestion, id, _) if id == flow.id);
+            at_host.find(|t| is_ce(t.change)).map(|t| t.time)
+        };
+        let flows: Vec<&Finished> = counts.finished.iter().filter(|flow| flows(flow)).collect();
+        let times: Vec<Time> = flows.iter().filter_map(first).collect();
+        Self {
+            flows: flows.len() as u32,
+            congested: times.len() as u32,
+            received: since(start, times.into_iter().max()),
+            bound,
+        }
+    }
+
+    fn all_congested(&self) -> bool {
+        self.flows > 0 && self.congested == self.flows
+    }
+
+    fn hold(&self) -> bool {
+        self.all_congested() && self.received <= self.bound
+    }
+}
+
+/// What happens at a port that is never paused: P3.
+#[derive(Debug)]
+struct NeverPaused {
+    /// From when a queue is seen above the threshold, within an RTT.
+    marks: Marks,
+    /// From then until the port counts as congested, us.
+    state: f64,
     /// The queue may have been above it for up to this time, us.
     step: f64,
-    rtt: f64,
 }
 
 impl NeverPaused {
     fn holds(&self) -> bool {
-        self.flows > 0
-            && self.congested == self.flows
-            && (-self.step..=1.0).contains(&self.state)
-            && self.received <= self.rtt
+        self.marks.hold() && (-self.step..=1.0).contains(&self.state)
     }
 }
 
@@ -75,21 +113,16 @@ fn never_paused(bench: &Bench, settings: &str) -> Result<NeverPaused, ReproduceE
     let chain = chain(&format!("{PFC} {settings}"), FEW, MS)?;
     let counts = bench.traced(&chain)?;
     let p3 = ports(&chain)?[3];
-    let of_burst = |flow: &Finished| flow.from > 3;
-    let [flows, ..] = notified(&counts, of_burst);
     // DCQCN's; with flow control, the number of ports is irrelevant.
     let (threshold, _) = chain.red_thresholds(2);
     let above = queue_above(&counts, p3, threshold);
     let is_congested = |t: &Traced| t.change == Change::State(State::Congestion);
     let state = changes(&counts, p3).find(is_congested).map(|t| t.time);
-    let (congested, last) = congested_from(&counts, 0, of_burst);
+    let of_burst = |flow: &Finished| flow.from > 3;
     Ok(NeverPaused {
-        flows,
-        congested,
+        marks: Marks::of(of_burst, &counts, 0, above, rtt(&chain)),
         state: since(above, state),
-        received: since(above, last),
         step: counts.series.as_ref().map_or(0, |series| series.step) as f64 / US as f64,
-        rtt: rtt(&chain),
     })
 }
 
@@ -110,16 +143,19 @@ pub(super) fn t2(bench: &Bench, found: &mut Found) -> Judged {
     let paused = after_the_last_pause(bench, &settings, 540)?;
     // Reported: they fill the link's queue while it is paused.
     let full = after_the_last_pause(bench, &settings, 300)?;
-    found.require(never.holds() && paused.holds());
-    let name = format!("never paused: flows of {} with CE", never.flows);
-    found.value(name, never.congested);
+    found.require(never.holds() && paused.hold());
+    let name = format!("never paused: flows of {} with CE", never.marks.flows);
+    found.value(name, never.marks.congested);
     let name = format!(
         "from a queue seen above the threshold to the state, us (sampled each {} us)",
         never.step
     );
     found.value(name, never.state);
-    let name = format!("to the last flow's first CE, us (RTT {:.1})", never.rtt);
-    found.value(name, never.received);
+    let name = format!(
+        "to the last flow's first CE, us (RTT {:.1})",
+        never.marks.bound
+    );
+    found.value(name, never.marks.received);
     let name = format!("paused: flows of {} with CE afterwards", paused.flows);
     found.value(name, paused.congested);
     let name = format!(
@@ -136,30 +172,13 @@ pub(super) fn t2(bench: &Bench, found: &mut Found) -> Judged {
     Ok(())
 }
 
-/// Marks of two long flows across a link that was paused.
-#[derive(Debug)]
-struct Paused {
-    /// How many there are, and how many get CE after the last pause.
-    flows: u32,
-    congested: u32,
-    /// From that pause's end until each of these has its first CE, at its receiver, us.
-    received: f64,
-    /// max(T_on) and a round trip, us.
-    bound: f64,
-}
-
-impl Paused {
-    fn holds(&self) -> bool {
-        self.flows > 0 && self.congested == self.flows && self.received <= self.bound
-    }
-}
-
-/// The link of a dumbbell, shared by traffic to a congested host and two long flows that start this much later, us.
+/// The link of a dumbbell, shared by traffic to a congested host and two long flows that start this much later, us: the
+/// CE that these get from the end of the link's last pause on, within max(T_on) and a round trip.
 fn after_the_last_pause(
     bench: &Bench,
     settings: &str,
     late_us: u64,
-) -> Result<Paused, ReproduceError> {
+) -> Result<Marks, ReproduceError> {
     let late = late_us * US;
     let long = [flow(late, 1, 8, 2_000_000), flow(late, 2, 9, 2_000_000)];
     let to_congested = [0, 6, 7].map(|from| periodic((from, 5), FLOW, 0.9, (0, 250 * US)));
@@ -169,31 +188,9 @@ fn after_the_last_pause(
     let counts = bench.traced(&scenario)?;
     let on = last_on(&counts, link);
     let is_long = |flow: &Finished| matches!(flow.from, 1 | 2);
-    let (congested, last) = congested_from(&counts, on.unwrap_or(Time::MAX), is_long);
-    let [flows, ..] = notified(&counts, is_long);
-    Ok(Paused {
-        flows,
-        congested,
-        received: since(on, last),
-        bound: max_on(&scenario) + rtt(&scenario),
-    })
-}
-
-/// How many of these flows get CE from a time on, and when the last of them gets its first.
-fn congested_from(
-    counts: &Counts,
-    from: Time,
-    of: impl Fn(&Finished) -> bool,
-) -> (u32, Option<Time>) {
-    let first = |flow: &Finished| {
-        let mut at_host = changes(counts, flow.to).filter(|t| t.time >= from);
-        let ce = at_host
-            .find(|t| matches!(t.change, Change::Mark(Mark::Congestion, id, _) if id == flow.id));
-        ce.map(|t| t.time)
-    };
-    let flows = counts.finished.iter().filter(|flow| of(flow));
-    let times: Vec<Time> = flows.filter_map(first).collect();
-    (times.len() as u32, times.into_iter().max())
+    let bound = max_on(&scenario) + rtt(&scenario);
+    let from = on.unwrap_or(Time::MAX);
+    Ok(Marks::of(is_long, &counts, from, on, bound))
 }
 
 /// When a port's last pause ends.
@@ -250,12 +247,12 @@ mod tests {
             (format!("{CBFC} scheme=ibcc+tcd"), 500),
         ] {
             let after = after_the_last_pause(&bench, &settings, late_us).unwrap();
-            assert!(after.holds(), "{settings}: {after:?}");
+            assert!(after.hold(), "{settings}: {after:?}");
         }
         let after = after_the_last_pause(&bench, &format!("{PFC} {TCD}"), 300).unwrap();
         // It is paused from 113 us on, with interruptions, and for the last time until 491 us.
         let most = 2.0 * (491.0 - 113.0);
-        assert_eq!(after.congested, after.flows);
+        assert!(after.all_congested());
         assert!((after.bound..most).contains(&after.received), "{after:?}");
     }
 
@@ -265,10 +262,7 @@ mod tests {
         let bench = Bench::new(1);
         let slow = format!("{TCD} tcd.max_on=70us");
         let after = after_the_last_pause(&bench, &format!("{PFC} {slow}"), 540).unwrap();
-        assert!(
-            after.congested == after.flows && !after.holds(),
-            "{after:?}"
-        );
+        assert!(after.all_congested() && !after.hold(), "{after:?}");
         let all = returns(&bench, &slow).unwrap();
         let bound = returned_by().unwrap();
         assert!(
@@ -279,10 +273,7 @@ mod tests {
         for threshold in ["20kB", "60kB"] {
             let settings = format!("{TCD} tcd.threshold={threshold}");
             let hasty = never_paused(&bench, &settings).unwrap();
-            assert!(
-                hasty.congested == hasty.flows && !hasty.holds(),
-                "{hasty:?}"
-            );
+            assert!(hasty.marks.all_congested() && !hasty.holds(), "{hasty:?}");
         }
     }
 }
