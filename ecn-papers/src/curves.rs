@@ -6,16 +6,15 @@ use ecn_core::response::{self, Function, Policy};
 use ecn_sim::model::Model;
 
 /// Rmin/Rmax: the only value that ends slide 14's curves at 2K and 65K packet times.
-pub const RMIN: f64 = 1.0 / 256.0;
+pub(crate) const RMIN: f64 = 1.0 / 256.0;
 /// Factor of the decrease of FIMD and AIMD (slide 14).
 const M: f64 = 2.0;
 
 /// A function of the papers, with Rmin = Rmax/256 and m = 2. Rates are fractions of Rmax, times in
 /// packet times.
 #[derive(Clone, Copy, Debug)]
-pub struct Curve {
-    /// Which.
-    pub function: Function,
+pub(crate) struct Curve {
+    pub(crate) function: Function,
     policy: Policy,
 }
 
@@ -26,7 +25,7 @@ fn rate(ipd: u64) -> f64 {
 
 impl Curve {
     /// LIPD, FIMD and AIMD with the defaults of sources.
-    pub fn all() -> [Self; 3] {
+    pub(crate) fn all() -> [Self; 3] {
         let model = Model::default();
         [Function::Lipd, Function::Fimd, Function::Aimd].map(|function| Self {
             function,
@@ -35,7 +34,7 @@ impl Curve {
     }
 
     /// The lowest rate at which finc(fdec(r)) <= r is required: there fdec(r) = Rmin.
-    pub fn least_decreasing(self) -> f64 {
+    fn least_decreasing(self) -> f64 {
         match self.function {
             Function::Lipd => RMIN / (1.0 - RMIN),
             _ => M * RMIN,
@@ -43,7 +42,7 @@ impl Curve {
     }
 
     /// fdec(r) by the equation.
-    pub fn fdec(self, r: f64) -> f64 {
+    fn fdec(self, r: f64) -> f64 {
         let lower = match self.function {
             Function::Lipd => r / (1.0 + r),
             _ => r / M,
@@ -52,7 +51,7 @@ impl Curve {
     }
 
     /// finc(r) by the equation.
-    pub fn finc(self, r: f64) -> f64 {
+    fn finc(self, r: f64) -> f64 {
         let higher = match self.function {
             Function::Lipd => r / (1.0 - RMIN),
             Function::Fimd => r * M.powf(RMIN / r),
@@ -62,7 +61,7 @@ impl Curve {
     }
 
     /// Finc(t): the rate after `t` of uninterrupted increase from Rmin.
-    pub fn increase(self, t: f64) -> f64 {
+    pub(crate) fn increase(self, t: f64) -> f64 {
         let rate = match self.function {
             Function::Lipd => RMIN / (1.0 - RMIN * RMIN * t),
             Function::Fimd => RMIN * M.powf(RMIN * t),
@@ -72,7 +71,7 @@ impl Curve {
     }
 
     /// When Finc is `r`.
-    pub fn time_of(self, r: f64) -> f64 {
+    pub(crate) fn time_of(self, r: f64) -> f64 {
         match self.function {
             Function::Lipd => (1.0 / RMIN - 1.0 / r) / RMIN,
             Function::Fimd => (r / RMIN).log(M) / RMIN,
@@ -81,7 +80,7 @@ impl Curve {
     }
 
     /// Trec(r) by the equations.
-    pub fn recovery(self, r: f64) -> f64 {
+    fn recovery(self, r: f64) -> f64 {
         match self.function {
             Function::Aimd => r / (M * RMIN * RMIN),
             _ => 1.0 / RMIN,
@@ -89,18 +88,18 @@ impl Curve {
     }
 
     /// The rate after a marked ACK, in fixed point.
-    pub fn marked(self, r: f64) -> f64 {
+    pub(crate) fn marked(self, r: f64) -> f64 {
         rate(response::marked(&self.policy, delay(r)))
     }
 
     /// The rate after an unmarked ACK, in fixed point.
-    pub fn unmarked(self, r: f64) -> f64 {
+    fn unmarked(self, r: f64) -> f64 {
         rate(response::unmarked(&self.policy, delay(r), 1))
     }
 
     /// Time and rate at each unmarked ACK in fixed point, from rate `r` on, an ACK per inter-packet
     /// delay; ends at Rmax, or where the rate rises no more.
-    pub fn walk(self, r: f64) -> impl Iterator<Item = (f64, f64)> {
+    pub(crate) fn walk(self, r: f64) -> impl Iterator<Item = (f64, f64)> {
         let first = (0u64, delay(r));
         std::iter::successors(Some(first), move |&(time, ipd)| {
             // The sum of 32765 delays of up to 256 does not overflow.
@@ -112,7 +111,7 @@ impl Curve {
 
     /// Trec(r), fixed point: from a mark at `r` until the rate is `r` again. The part after the last
     /// ACK below `r` is taken from Finc, on which ACKs land.
-    pub fn measured_recovery(self, r: f64) -> f64 {
+    pub(crate) fn measured_recovery(self, r: f64) -> f64 {
         self.time_to(self.marked(r), r)
     }
 
@@ -129,14 +128,14 @@ impl Curve {
     }
 
     /// Rmin to Rmax in fixed point: time, and ACKs.
-    pub fn full_increase(self) -> (f64, usize) {
+    pub(crate) fn full_increase(self) -> (f64, usize) {
         (self.time_to(RMIN, 1.0), self.walk(RMIN).count() - 1)
     }
 
     /// Largest relative difference between fixed point and equations: every ACK from Rmin to Rmax
     /// against Finc, the length of that, one step and the recovery at rates from `least_decreasing`
     /// to 1, and one step below, where the decrease ends at Rmin.
-    pub fn largest_error(self) -> f64 {
+    pub(crate) fn largest_error(self) -> f64 {
         let off = |measured: f64, exact: f64| (measured / exact - 1.0).abs();
         let mut worst = off(self.full_increase().0, self.time_of(1.0));
         for (time, rate) in self.walk(RMIN) {
@@ -158,7 +157,7 @@ impl Curve {
 
     /// Relative excess of finc(fdec(r)) over r, in fixed point: at [`Self::least_decreasing`], where the
     /// two are equal, and the largest above.
-    pub fn avoidance(self) -> (f64, f64) {
+    pub(crate) fn avoidance(self) -> (f64, f64) {
         let excess = |r: f64| self.unmarked(self.marked(r)) / r - 1.0;
         let least = self.least_decreasing();
         let above = self.rates().filter(|r| *r > least).map(excess);

@@ -1,24 +1,24 @@
 //! The papers' figures, drawn from [`Runs`].
 
-use std::fmt::Write as _;
 use std::ops::RangeInclusive;
 
 use ecn_core::response::Function;
 use ecn_report::figure::{Line, LineFigure, Panel};
+use ecn_report::table::csv;
 use ecn_sim::report::HpWindow;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::curves::{Curve, RMIN};
-use super::runs::{Case, Rates, Runs, Scheme};
-use super::{Figure, Lengths};
+use crate::curves::{Curve, RMIN};
+use crate::runs::{Case, Rates, Runs, Scheme};
+use crate::{Figure, Lengths};
 
 /// Buffer sizes of Fig. 4, packets.
-pub const BUFFERS: RangeInclusive<u32> = 2..=16;
+pub(crate) const BUFFERS: RangeInclusive<u32> = 2..=16;
 /// Buffer sizes of slide 15, packets.
-pub const SLIDE_BUFFERS: RangeInclusive<u32> = 4..=11;
+pub(crate) const SLIDE_BUFFERS: RangeInclusive<u32> = 4..=11;
 /// The lines of Fig. 4; input-triggered marking has no output threshold.
-pub const THRESHOLDS: [(&str, Scheme); 5] = [
+pub(crate) const THRESHOLDS: [(&str, Scheme); 5] = [
     ("none", Scheme::Input),
     ("4", Scheme::Threshold(4)),
     ("6", Scheme::Threshold(6)),
@@ -26,9 +26,9 @@ pub const THRESHOLDS: [(&str, Scheme); 5] = [
     ("16", Scheme::Threshold(16)),
 ];
 /// Flows of each class, in the papers' other sweep.
-pub const FLOWS: [u32; 4] = [5, 10, 15, 20];
+pub(crate) const FLOWS: [u32; 4] = [5, 10, 15, 20];
 /// The responses of slide 15.
-pub const RESPONSES: [Function; 3] = [Function::Lipd, Function::Fimd, Function::Aimd];
+pub(crate) const RESPONSES: [Function; 3] = [Function::Lipd, Function::Fimd, Function::Aimd];
 
 /// A figure before it is drawn, and its numbers.
 #[derive(Clone, Debug)]
@@ -71,13 +71,18 @@ impl Drawing {
 }
 
 /// Remote over local rate.
-pub fn ratio(rates: &Rates) -> f64 {
+pub(crate) fn ratio(rates: &Rates) -> f64 {
     rates.shares.remote_local_ratio.unwrap_or(f64::NAN)
 }
 
 /// Use of the root link.
-pub fn root(rates: &Rates) -> f64 {
+pub(crate) fn root(rates: &Rates) -> f64 {
     rates.shares.root
+}
+
+/// A function's name as the papers write it.
+pub(crate) fn upper(function: Function) -> String {
+    function.name().to_uppercase()
 }
 
 /// A number in a CSV file, or nothing.
@@ -89,75 +94,75 @@ fn number(value: f64) -> String {
     }
 }
 
+const fn title(figure: Figure) -> &'static str {
+    use Figure as F;
+    match figure {
+        F::Fig2 => "Fig. 2: no congestion control",
+        F::Fig3a => "Fig. 3(a): naive marking",
+        F::Fig3b => "Fig. 3(b): input-triggered marking",
+        F::Fig3c => "Fig. 3(c): input-output-triggered marking, threshold 4",
+        F::Fig3d => "Fig. 3(d): input-output-triggered marking, threshold 8",
+        F::Fig4a => "Fig. 4(a): root link utilization",
+        F::Fig4b => "Fig. 4(b): remote rate over local rate",
+        F::FlowsRoot => "5 to 20 flows of each class, threshold 6: root link utilization",
+        F::FlowsRatio => "5 to 20 flows of each class, threshold 6: remote rate over local rate",
+        F::Slide14 => "Slide 14: rate after time t without marks, from Rmin = Rmax/256",
+        F::Slide15 => "Slide 15: rates over the buffer size, for LIPD, FIMD and AIMD",
+    }
+}
+
 /// Draws a figure from the available runs, and requests those that it needs.
-pub fn draw(figure: Figure, runs: &Runs, lengths: Lengths) -> Drawing {
+pub(crate) fn draw(figure: Figure, runs: &Runs, lengths: Lengths) -> Drawing {
+    let title = title(figure);
+    let over_time = |scheme| over_time(runs, title, scheme);
+    let over_all_buffers = |settings: &[(String, Case)], y_label, value: fn(&Rates) -> f64| {
+        over_buffers(runs, title, y_label, BUFFERS, settings, &[(title, value)])
+    };
     let (lines, csv) = match figure {
-        Figure::Fig2 => over_time(runs, Scheme::Uncontrolled, "Fig. 2: no congestion control"),
-        Figure::Fig3a => over_time(runs, Scheme::Naive, "Fig. 3(a): naive marking"),
-        Figure::Fig3b => over_time(runs, Scheme::Input, "Fig. 3(b): input-triggered marking"),
-        Figure::Fig3c => {
-            let title = "Fig. 3(c): input-output-triggered marking, threshold 4";
-            over_time(runs, Scheme::Threshold(4), title)
-        }
-        Figure::Fig3d => {
-            let title = "Fig. 3(d): input-output-triggered marking, threshold 8";
-            over_time(runs, Scheme::Threshold(8), title)
-        }
-        Figure::Fig4a => {
-            let title = "Fig. 4(a): root link utilization";
-            thresholds(runs, lengths, (title, UTILIZATION), root)
-        }
-        Figure::Fig4b => {
-            let title = "Fig. 4(b): remote rate over local rate";
-            thresholds(runs, lengths, (title, RATIO), ratio)
-        }
-        Figure::FlowsRoot => {
-            let title = "5 to 20 flows of each class, threshold 6: root link utilization";
-            flows(runs, lengths, (title, UTILIZATION), root)
-        }
-        Figure::FlowsRatio => {
-            let title = "5 to 20 flows of each class, threshold 6: remote rate over local rate";
-            flows(runs, lengths, (title, RATIO), ratio)
-        }
-        Figure::Slide14 => slide14(),
-        Figure::Slide15 => slide15(runs, lengths),
+        Figure::Fig2 => over_time(Scheme::Uncontrolled),
+        Figure::Fig3a => over_time(Scheme::Naive),
+        Figure::Fig3b => over_time(Scheme::Input),
+        Figure::Fig3c => over_time(Scheme::Threshold(4)),
+        Figure::Fig3d => over_time(Scheme::Threshold(8)),
+        Figure::Fig4a => over_all_buffers(&thresholds(lengths), UTILIZATION, root),
+        Figure::Fig4b => over_all_buffers(&thresholds(lengths), RATIO, ratio),
+        Figure::FlowsRoot => over_all_buffers(&flows(lengths), UTILIZATION, root),
+        Figure::FlowsRatio => over_all_buffers(&flows(lengths), RATIO, ratio),
+        Figure::Slide14 => slide14(title),
+        Figure::Slide15 => slide15(runs, title, lengths),
     };
     Drawing { figure, lines, csv }
 }
 
 const UTILIZATION: &str = "utilization (fraction of the link rate)";
 const RATIO: &str = "remote rate / local rate";
-const BUFFER: &str = "input buffer (packets)";
+
+/// A quantity of a window, with its name.
+type Quantity<W> = (&'static str, fn(&W) -> f64);
 
 /// Fig. 2 and 3.
-fn over_time(runs: &Runs, scheme: Scheme, title: &str) -> (LineFigure, String) {
-    type Value = fn(&HpWindow) -> f64;
-    let values: [(&str, Value); 5] = [
+fn over_time(runs: &Runs, title: &str, scheme: Scheme) -> (LineFigure, String) {
+    let values: [Quantity<HpWindow>; 5] = [
         ("root", |w| w.root),
         ("inter-switch", |w| w.inter_switch),
         ("local", |w| w.local),
         ("remote", |w| w.remote),
         ("victim", |w| w.victim),
     ];
-    let outcomes = runs.of(&Case::fig3(scheme).series());
+    let outcomes = runs.of(&Case::fig3(scheme));
     let series = outcomes.first().map_or(&[][..], |outcome| &outcome.series);
-    let lines = values
-        .iter()
-        .enumerate()
-        .map(|(look, (label, value))| Line {
-            label: (*label).to_owned(),
-            points: series.iter().map(|(at, w)| (*at, value(w))).collect(),
-            look,
-            ..Line::default()
-        });
-    let mut csv = "time_ms,root,inter_switch,local,remote,victim\n".to_owned();
+    let header = values.map(|(label, _)| label.replace('-', "_"));
+    let mut rows = vec![[&["time_ms".to_owned()], &header[..]].concat()];
     for (at, window) in series {
-        let _ = write!(csv, "{at}");
-        for (_, value) in &values {
-            let _ = write!(csv, ",{}", number(value(window)));
-        }
-        csv.push('\n');
+        let cells = values.map(|(_, value)| number(value(window)));
+        rows.push([&[at.to_string()], &cells[..]].concat());
     }
+    let line = |(look, (label, value)): (usize, Quantity<HpWindow>)| Line {
+        label: label.to_owned(),
+        points: series.iter().map(|(at, w)| (*at, value(w))).collect(),
+        look,
+        ..Line::default()
+    };
     let figure = LineFigure {
         title: title.to_owned(),
         x_label: "time (ms)".to_owned(),
@@ -167,41 +172,40 @@ fn over_time(runs: &Runs, scheme: Scheme, title: &str) -> (LineFigure, String) {
         panels: vec![Panel {
             title: title.to_owned(),
             note: "(2 ms sliding window)".to_owned(),
-            lines: lines.collect(),
+            lines: values.into_iter().enumerate().map(line).collect(),
         }],
         ..LineFigure::default()
     };
-    (figure, csv)
+    (figure, csv(rows))
 }
 
-/// A quantity of the last window, with its title.
-type Quantity<'a> = (&'a str, fn(&Rates) -> f64);
-
-/// Panels over buffer sizes, one per quantity, with a line per setting; means over the seeds.
+/// A panel per quantity of the last window, with a line per setting over buffer sizes; means over the seeds.
 fn over_buffers(
     runs: &Runs,
-    buffers: &[u32],
+    title: &str,
+    y_label: &str,
+    buffers: RangeInclusive<u32>,
     settings: &[(String, Case)],
-    quantities: &[Quantity<'_>],
-) -> (Vec<Panel>, String) {
-    let mut csv = "buffer_packets".to_owned();
-    let mut rows: Vec<String> = buffers.iter().map(u32::to_string).collect();
+    quantities: &[Quantity<Rates>],
+) -> (LineFigure, String) {
+    let mut header = vec!["buffer_packets".to_owned()];
+    let mut rows: Vec<Vec<String>> = buffers.clone().map(|n| vec![n.to_string()]).collect();
     let mut panels = Vec::new();
+    let mut lowest = 1.0;
     for (title, value) in quantities {
         let mut lines = Vec::new();
         for (look, (label, case)) in settings.iter().enumerate() {
-            let name = label.replace(' ', "_");
-            let name = if quantities.len() > 1 {
-                format!("{}_{name}", title.replace([' ', '-'], "_"))
-            } else {
-                name
-            };
-            let _ = write!(csv, ",{name}_mean,{name}_sd");
+            let mut name = label.replace(' ', "_");
+            if quantities.len() > 1 {
+                name = format!("{}_{name}", title.replace([' ', '-'], "_"));
+            }
+            header.extend([format!("{name}_mean"), format!("{name}_sd")]);
             let mut points = Vec::new();
-            for (&buffer, row) in buffers.iter().zip(&mut rows) {
+            for (buffer, row) in buffers.clone().zip(&mut rows) {
                 let sample = runs.last(&case.clone().buffer(buffer), value);
-                let _ = write!(row, ",{},{}", number(sample.mean), number(sample.sd));
+                row.extend([number(sample.mean), number(sample.sd)]);
                 points.push((f64::from(buffer), sample.mean));
+                lowest = f64::min(lowest, sample.mean);
             }
             lines.push(Line {
                 label: label.clone(),
@@ -216,53 +220,24 @@ fn over_buffers(
             lines,
         });
     }
-    csv.push('\n');
-    for row in rows {
-        csv.push_str(&row);
-        csv.push('\n');
-    }
-    (panels, csv)
-}
-
-/// A figure of [`over_buffers`].
-fn buffer_figure(
-    runs: &Runs,
-    (title, y_label): (&str, &str),
-    buffers: RangeInclusive<u32>,
-    settings: &[(String, Case)],
-    quantities: &[Quantity<'_>],
-) -> (LineFigure, String) {
-    let x_from = f64::from(*buffers.start());
-    let buffers: Vec<u32> = buffers.collect();
-    let (panels, csv) = over_buffers(runs, &buffers, settings, quantities);
-    let points = || {
-        panels
-            .iter()
-            .flat_map(|panel| &panel.lines)
-            .flat_map(|line| &line.points)
-    };
-    let lowest = points()
-        .map(|(_, y)| *y)
-        .filter(|y| y.is_finite())
-        .fold(1.0, f64::min);
     // The lines of the root link are close to each other below 1.
-    let y_from = if y_label == UTILIZATION {
-        (lowest * 10.0).floor() / 10.0
-    } else {
-        0.0
+    let y_from = match y_label {
+        UTILIZATION => (lowest * 10.0).floor() / 10.0,
+        _ => 0.0,
     };
     let figure = LineFigure {
         title: title.to_owned(),
-        x_label: BUFFER.to_owned(),
+        x_label: "input buffer (packets)".to_owned(),
         y_label: y_label.to_owned(),
-        x_from,
+        x_from: f64::from(*buffers.start()),
         y_from,
         y_at_least: 1.0,
         every_point: true,
         panels,
         ..LineFigure::default()
     };
-    (figure, csv)
+    rows.insert(0, header);
+    (figure, csv(rows))
 }
 
 /// Settings of Fig. 4, of which [`over_buffers`] sets the buffer.
@@ -270,73 +245,52 @@ fn fig4(scheme: Scheme, lengths: Lengths) -> Case {
     Case::fig4(scheme, *BUFFERS.start(), lengths.long)
 }
 
-/// A line per threshold.
-fn thresholds(
-    runs: &Runs,
-    lengths: Lengths,
-    (title, y_label): (&str, &str),
-    value: fn(&Rates) -> f64,
-) -> (LineFigure, String) {
-    let line = |(name, scheme)| (format!("threshold {name}"), fig4(scheme, lengths));
-    let lines = THRESHOLDS.map(line);
-    buffer_figure(runs, (title, y_label), BUFFERS, &lines, &[(title, value)])
+fn thresholds(lengths: Lengths) -> [(String, Case); 5] {
+    THRESHOLDS.map(|(name, scheme)| (format!("threshold {name}"), fig4(scheme, lengths)))
 }
 
-/// A line per number of flows.
-fn flows(
-    runs: &Runs,
-    lengths: Lengths,
-    (title, y_label): (&str, &str),
-    value: fn(&Rates) -> f64,
-) -> (LineFigure, String) {
-    let lines = FLOWS.map(|flows| {
+fn flows(lengths: Lengths) -> [(String, Case); 4] {
+    FLOWS.map(|flows| {
         let case = fig4(Scheme::Threshold(6), lengths).flows(flows);
         (format!("{flows} + {flows} flows"), case)
-    });
-    buffer_figure(runs, (title, y_label), BUFFERS, &lines, &[(title, value)])
+    })
 }
 
-fn slide15(runs: &Runs, lengths: Lengths) -> (LineFigure, String) {
-    let lines = RESPONSES.map(|response| {
+fn slide15(runs: &Runs, title: &str, lengths: Lengths) -> (LineFigure, String) {
+    let y_label = "rate (fraction of the link rate)";
+    let responses = RESPONSES.map(|response| {
         let case = fig4(Scheme::Input, lengths).response(response);
-        (response.name().to_uppercase(), case)
+        (upper(response), case)
     });
-    let quantities: [Quantity<'_>; 4] = [
+    let quantities: [Quantity<Rates>; 4] = [
         ("root link", root),
         ("inter-switch link", |r| r.shares.inter_switch),
         ("local flows", |r| r.shares.local),
         ("remote flows", |r| r.shares.remote),
     ];
-    let titles = (
-        "Slide 15: rates over the buffer size, for LIPD, FIMD and AIMD",
-        "rate (fraction of the link rate)",
-    );
-    buffer_figure(runs, titles, SLIDE_BUFFERS, &lines, &quantities)
+    over_buffers(runs, title, y_label, SLIDE_BUFFERS, &responses, &quantities)
 }
 
 /// Finc, from the fixed point of `ecn-core`.
-fn slide14() -> (LineFigure, String) {
-    let end = Curve::all().map(|curve| curve.time_of(1.0)).into_iter();
-    let end = end.fold(0.0, f64::max);
+fn slide14(title: &str) -> (LineFigure, String) {
+    let ends = Curve::all().map(|curve| curve.time_of(1.0));
+    let end = ends.into_iter().fold(0.0, f64::max);
     let mut lines = Vec::new();
-    let mut csv = "function,time_packet_times,rate\n".to_owned();
+    let mut rows = vec![["function", "time_packet_times", "rate"].map(str::to_owned)];
     for (look, curve) in Curve::all().into_iter().enumerate() {
-        let name = curve.function.name().to_uppercase();
+        let name = upper(curve.function);
         // One ACK per 16 packet times is sufficient for the figure.
         let mut next = 0.0;
-        let mut points: Vec<(f64, f64)> = curve
-            .walk(RMIN)
-            .filter(|(time, rate)| {
-                let keep = *time >= next || *rate >= 1.0;
-                if keep {
-                    next = time + 16.0;
-                }
-                keep
-            })
-            .collect();
+        let mut points: Vec<(f64, f64)> = Vec::new();
+        for (time, rate) in curve.walk(RMIN) {
+            if time >= next || rate >= 1.0 {
+                points.push((time, rate));
+                next = time + 16.0;
+            }
+        }
         points.push((end, 1.0));
         for (time, rate) in &points {
-            let _ = writeln!(csv, "{name},{time:.3},{rate:.6}");
+            rows.push([name.clone(), format!("{time:.3}"), format!("{rate:.6}")]);
         }
         lines.push(Line {
             label: name,
@@ -349,7 +303,6 @@ fn slide14() -> (LineFigure, String) {
         0 => (0.0, "0".to_owned()),
         k => (f64::from(k) * 1000.0, format!("{k}K")),
     };
-    let title = "Slide 14: rate after time t without marks, from Rmin = Rmax/256";
     let figure = LineFigure {
         title: title.to_owned(),
         x_label: "time t (packet transmission times)".to_owned(),
@@ -363,5 +316,5 @@ fn slide14() -> (LineFigure, String) {
         }],
         ..LineFigure::default()
     };
-    (figure, csv)
+    (figure, csv(rows))
 }

@@ -2,7 +2,7 @@
 //! schemes (BCN, QCN, TCD, IB CC, DCQCN, TIMELY), each compared with measurements.
 //!
 //! Only the public interface of [`ecn_sim`] is used, so this crate is also an example of larger studies: many runs on all
-//! cores ([`runs`]), statistics over seeds, figures. The papers are called G, T and S: G and T are the two versions of
+//! cores (`src/runs.rs`), statistics over seeds, figures. The papers are called G, T and S: G and T are the two versions of
 //! "Evaluation of Congestion Detection Mechanisms for InfiniBand Switches" (G the conference's, T the report
 //! HPL-2002-224), S the slides of "End-to-End Congestion Control for InfiniBand".
 //!
@@ -29,14 +29,18 @@
 
 #![warn(unreachable_pub)]
 
-pub mod assertions;
-pub mod curves;
-pub mod figures;
+mod curves;
+mod figures;
+mod hp;
 pub mod report;
-pub mod runs;
-pub mod schemes;
+mod runs;
+mod schemes;
+pub mod statement;
 #[cfg(test)]
 mod tests;
+
+pub use figures::{Drawing, Files};
+pub use hp::Choice;
 
 use ecn_report::output::OutputError;
 use ecn_sim::compare::CompareError;
@@ -47,6 +51,9 @@ use ecn_sim::parallel::Panicked;
 use ecn_sim::report::RunError;
 use ecn_sim::scenario::ScenarioError;
 use ecn_units::{DurationText, KeywordError, keywords};
+
+use report::Report;
+use runs::{Case, Runs};
 
 keywords! {
     /// A figure of the papers.
@@ -182,9 +189,9 @@ impl Progress for () {
 #[derive(Clone, Debug)]
 pub struct Reproduction {
     /// What was drawn.
-    pub drawings: Vec<figures::Drawing>,
+    pub drawings: Vec<Drawing>,
     /// The judged statements, and the cost of the runs.
-    pub report: report::Report,
+    pub report: Report,
 }
 
 /// Executes the runs that figures and statements need, each once, and judges the statements.
@@ -202,42 +209,41 @@ pub fn reproduce(
     let wanted: Vec<Figure> = figures.filter(|f| wants(Part::Figure(*f))).collect();
     let complete = wanted.len() == Figure::ALL.len();
     let lengths = options.lengths;
-    let mut runs = runs::Runs::new(options.seeds);
-    loop {
+    let mut runs = Runs::new(options.seeds);
+    let (drawings, choices, mut statements) = loop {
         // The first pass only collects the runs that are needed.
-        let drawings: Vec<_> = (Figure::ALL.iter())
-            .filter(|figure| wanted.contains(figure))
-            .map(|&figure| figures::draw(figure, &runs, lengths))
-            .collect();
+        let draw = |figure: &Figure| figures::draw(*figure, &runs, lengths);
+        let drawings: Vec<Drawing> = wanted.iter().map(draw).collect();
         let choices = if complete {
-            assertions::choices(&runs, lengths)?
+            hp::choices(&runs, lengths)?
         } else {
             Vec::new()
         };
-        let mut statements = assertions::judge_all(&runs, lengths, &choices, |about| {
+        let statements = hp::judge_all(&runs, lengths, &choices, |about| {
             complete || about.iter().any(|figure| wanted.contains(figure))
         });
-        if !runs.run_wanted(progress)? {
-            let (mut run_count, mut packet_hops) = runs.totals();
-            if wants(Part::Schemes) {
-                let bench = schemes::Bench::new(options.seeds);
-                statements.extend(bench.judge_all()?);
-                let (runs, hops) = bench.totals();
-                run_count += runs;
-                packet_hops += hops;
-            }
-            let report = report::Report {
-                seeds: options.seeds,
-                long_run_ms: lengths.long.as_nanos() / 1_000_000,
-                choice_run_ms: lengths.choice.as_nanos() / 1_000_000,
-                statements,
-                choices,
-                figures: drawings.iter().map(figures::Drawing::files).collect(),
-                runs: run_count,
-                packet_hops,
-                wall_s: start.elapsed().as_secs_f64(),
-            };
-            return Ok(Reproduction { drawings, report });
+        if !runs.run_wanted(progress, Case::run)? {
+            break (drawings, choices, statements);
         }
+    };
+    let (mut run_count, mut packet_hops) = runs.totals();
+    if wants(Part::Schemes) {
+        let bench = schemes::Bench::new(options.seeds);
+        statements.extend(bench.judge_all()?);
+        let (runs, hops) = bench.totals();
+        run_count += runs;
+        packet_hops += hops;
     }
+    let report = Report {
+        seeds: options.seeds,
+        long_run_ms: lengths.long.as_nanos() / 1_000_000,
+        choice_run_ms: lengths.choice.as_nanos() / 1_000_000,
+        statements,
+        choices,
+        figures: drawings.iter().map(Drawing::files).collect(),
+        runs: run_count,
+        packet_hops,
+        wall_s: start.elapsed().as_secs_f64(),
+    };
+    Ok(Reproduction { drawings, report })
 }

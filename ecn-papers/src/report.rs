@@ -1,14 +1,13 @@
 //! `report.json` and `report.md`.
 
-use ecn_report::output::Output;
 use std::fmt::Write as _;
 
+use ecn_report::output::Output;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::assertions::{Choice, Measured, Statement, Verdict};
-use super::figures::Files;
-use super::{ReproduceError, Reproduction};
+use crate::statement::{Measured, Statement, Verdict};
+use crate::{Choice, Files, ReproduceError, Reproduction};
 
 /// Results of a reproduction.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
@@ -33,19 +32,13 @@ pub struct Report {
     pub wall_s: f64,
 }
 
-/// A number for display: three decimals, more if it is small.
+/// A number for display: three decimals, more if it is small, fewer if it is large or whole.
 fn short(value: f64) -> String {
-    let size = value.abs();
-    if size == 0.0 || size >= 1000.0 && value.fract() == 0.0 {
-        format!("{value}")
-    } else if size < 1e-3 {
-        format!("{value:.1e}")
-    } else if size >= 1000.0 {
-        format!("{value:.1}")
-    } else if value.fract() == 0.0 {
-        format!("{value}")
-    } else {
-        format!("{value:.3}")
+    match value.abs() {
+        _ if value.fract() == 0.0 => format!("{value}"),
+        ..1e-3 => format!("{value:.1e}"),
+        ..1e3 => format!("{value:.3}"),
+        _ => format!("{value:.1}"),
     }
 }
 
@@ -62,7 +55,7 @@ impl Measured {
 
 impl Statement {
     /// All measured quantities in one line.
-    pub fn measured_text(&self) -> String {
+    fn measured_text(&self) -> String {
         let all: Vec<String> = self.measured.iter().map(Measured::text).collect();
         all.join("; ")
     }
@@ -80,18 +73,14 @@ impl Report {
 
     /// Number of statements by verdict, in one line.
     pub fn summary(&self) -> String {
-        let count = |verdict| {
-            self.statements
-                .iter()
-                .filter(|statement| statement.verdict == verdict)
-                .count()
+        let count = |verdict: &Verdict| {
+            let all = self.statements.iter();
+            let count = all
+                .filter(|statement| statement.verdict == *verdict)
+                .count();
+            (count > 0).then(|| format!("{verdict}: {count}"))
         };
-        let counts: Vec<String> = Verdict::ALL
-            .iter()
-            .map(|&verdict| (count(verdict), verdict.name()))
-            .filter(|(count, _)| *count > 0)
-            .map(|(count, name)| format!("{name}: {count}"))
-            .collect();
+        let counts: Vec<String> = Verdict::ALL.iter().filter_map(count).collect();
         format!(
             "{} of {} statements, {} runs in {:.1} s",
             counts.join(", "),
@@ -129,11 +118,9 @@ impl Report {
             "| | kind | published | band | measured | verdict |\n|---|---|---|---|---|---|\n",
         );
         for statement in &self.statements {
-            let verdict = statement.verdict.name();
-            let verdict = if statement.verdict == Verdict::Holds {
-                verdict.to_owned()
-            } else {
-                format!("**{verdict}**")
+            let verdict = match statement.verdict {
+                Verdict::Holds => Verdict::Holds.to_string(),
+                other => format!("**{other}**"),
             };
             let _ = writeln!(
                 text,

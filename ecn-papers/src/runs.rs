@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::fmt;
 
 use ecn_core::marking::Marking;
 use ecn_core::response::Function;
@@ -16,18 +17,18 @@ use ecn_sim::scenario::{Hp, Scenario, ScenarioError, Topology, Victim};
 use ecn_sim::simulation::{self, Options, SimulationError};
 use ecn_units::DurationText;
 
-use super::{Progress, ReproduceError};
+use crate::{Progress, ReproduceError};
 
 /// Width of the sliding windows of Fig. 2 and 3.
-pub const SLIDING: Time = 2 * MS;
+const SLIDING: Time = 2 * MS;
 /// Step of the series behind these.
 const STEP: Time = MS / 10;
 /// When the local flows stop in [`Case::locals_stop`], ms.
-pub const STOP_MS: u64 = 40;
+pub(crate) const STOP_MS: u64 = 40;
 
 /// The ways of marking that the papers compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scheme {
+pub(crate) enum Scheme {
     /// No marking, and no response.
     Uncontrolled,
     /// Mechanism 1.
@@ -38,22 +39,32 @@ pub enum Scheme {
     Threshold(u32),
 }
 
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Uncontrolled => f.write_str("uncontrolled"),
+            Self::Naive => f.write_str("naive"),
+            Self::Input => f.write_str("input-triggered"),
+            Self::Threshold(packets) => write!(f, "threshold {packets}"),
+        }
+    }
+}
+
+/// A change of a case.
+pub(crate) type Change = fn(&mut Case);
+
 /// What is run, for each seed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Case {
-    /// The network and its flows.
-    pub hp: Hp,
-    /// How they behave.
-    pub model: Model,
+pub(crate) struct Case {
+    pub(crate) hp: Hp,
+    pub(crate) model: Model,
     what: What,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
-    /// Rates.
+    /// Rates; also a series, of the first seed, if the victim is not always on.
     Rates,
-    /// Also a series, of the first seed.
-    Series,
     /// The series of every seed, of a run in which the local flows stop.
     LocalsStop,
     /// The counters, at each event.
@@ -62,7 +73,7 @@ enum What {
 
 impl Case {
     /// 100 ms with the victim from 40 to 60 ms: Fig. 2 and 3.
-    pub fn fig3(scheme: Scheme) -> Self {
+    pub(crate) fn fig3(scheme: Scheme) -> Self {
         let mut model = Model::default();
         let (marking, threshold) = match scheme {
             Scheme::Uncontrolled => (Marking::None, 0),
@@ -82,36 +93,36 @@ impl Case {
     }
 
     /// A long run with the victim always on: Fig. 4.
-    pub fn fig4(scheme: Scheme, buffer: u32, length: DurationText) -> Self {
+    pub(crate) fn fig4(scheme: Scheme, buffer: u32, length: DurationText) -> Self {
         let mut case = Self::fig3(scheme).buffer(buffer);
         (case.hp.victim, case.hp.duration) = (Victim::On, length);
         case
     }
 
     /// With this many slots in each input buffer.
-    pub fn buffer(mut self, packets: u32) -> Self {
+    pub(crate) fn buffer(mut self, packets: u32) -> Self {
         self.model.buffer = packets;
         self
     }
 
     /// With this many local, and as many remote flows.
-    pub fn flows(mut self, flows: u32) -> Self {
+    pub(crate) fn flows(mut self, flows: u32) -> Self {
         self.hp.flows = flows;
         self
     }
 
-    /// With another response.
-    pub fn response(mut self, function: Function) -> Self {
+    pub(crate) fn with(mut self, change: Change) -> Self {
+        change(&mut self);
+        self
+    }
+
+    pub(crate) fn response(mut self, function: Function) -> Self {
         self.model.response = Response::Function(function);
         self
     }
 
     /// Sets a key of the scenario from `KEY=VALUE`.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Scenario::set_text`].
-    pub fn set(&mut self, setting: &str) -> Result<(), ScenarioError> {
+    pub(crate) fn set(&mut self, setting: &str) -> Result<(), ScenarioError> {
         let mut scenario = self.scenario();
         scenario.set_text(setting)?;
         self.model = scenario.model;
@@ -121,15 +132,9 @@ impl Case {
         Ok(())
     }
 
-    /// With the series of the first seed's run.
-    pub fn series(mut self) -> Self {
-        self.what = What::Series;
-        self
-    }
-
     /// A run in which the local flows stop at [`STOP_MS`] and leave their share to the others, with a
     /// series for each seed.
-    pub fn locals_stop(scheme: Scheme) -> Self {
+    pub(crate) fn locals_stop(scheme: Scheme) -> Self {
         let mut case = Self::fig3(scheme);
         case.hp.victim = Victim::Off;
         case.what = What::LocalsStop;
@@ -137,7 +142,7 @@ impl Case {
     }
 
     /// A short run in which all counters are compared with a scan after each event.
-    pub fn checked(mut self) -> Self {
+    pub(crate) fn checked(mut self) -> Self {
         let ms = DurationText::from_millis;
         (self.hp.victim, self.hp.duration) = (Victim::During(ms(4), ms(8)), ms(10));
         self.what = What::Check;
@@ -146,12 +151,7 @@ impl Case {
 
     /// The same text for the same case.
     fn key(&self) -> String {
-        // A series costs little and does not affect results.
-        let what = match self.what {
-            What::Series => What::Rates,
-            what => what,
-        };
-        format!("{what:?} {:?} {:?}", self.hp, self.model)
+        format!("{self:?}")
     }
 
     fn duration(&self) -> Time {
@@ -166,36 +166,29 @@ impl Case {
         }
     }
 
-    fn run(&self, seed: u64) -> Result<Outcome, RunError> {
-        let scenario = self.scenario();
-        let network = if self.what == What::LocalsStop {
+    pub(crate) fn run(&self, seed: u64) -> Result<Outcome, RunError> {
+        let mut scenario = self.scenario();
+        if self.what == What::LocalsStop {
             let mut description = self.hp.describe().map_err(SimulationError::from)?;
-            for flow in &mut description.flows {
-                if flow.class == "local" {
-                    flow.stop = Some(DurationText::from_millis(STOP_MS));
-                }
+            let flows = description.flows.iter_mut();
+            for flow in flows.filter(|flow| flow.class == "local") {
+                flow.stop = Some(DurationText::from_millis(STOP_MS));
             }
-            Scenario {
-                topology: Topology::Described {
-                    description,
-                    duration: self.hp.duration,
-                },
-                ..scenario.clone()
-            }
-            .network()?
-        } else {
-            scenario.network()?
-        };
-        let duration = scenario.duration();
+            scenario.topology = Topology::Described {
+                description,
+                duration: self.hp.duration,
+            };
+        }
+        let (network, duration) = (scenario.network()?, scenario.duration());
         let windows = match self.what {
             What::Check => Vec::new(),
             _ if self.hp.victim == Victim::On => vec![(duration / 5, duration)],
             _ => vec![(10 * MS, 39 * MS), (44 * MS, 58 * MS)],
         };
         let with_series = match self.what {
-            What::Series => seed == 1,
+            What::Rates => seed == 1 && self.hp.victim != Victim::On,
             What::LocalsStop => true,
-            What::Rates | What::Check => false,
+            What::Check => false,
         };
         let options = Options {
             seed,
@@ -215,14 +208,6 @@ impl Case {
             }
             Err(error) => return Err(error.into()),
         };
-        let marked = |name: &str| {
-            let class = network.classes.iter().position(|class| class == name);
-            class.map_or(0, |class| {
-                flows_of(&network, class)
-                    .map(|flow| record.marked_packets[flow])
-                    .sum()
-            })
-        };
         let at_inter_switch = network
             .channel("inter-switch")
             .and_then(|channel| network.channels[channel].receiver);
@@ -236,7 +221,9 @@ impl Case {
                     spread_remote: spread(&network, window, "remote"),
                 })
                 .collect(),
-            marked_local: marked("local"),
+            marked_local: flows(&network, "local")
+                .map(|flow| record.marked_packets[flow])
+                .sum(),
             marked: record.marked_packets.iter().sum(),
             inter_switch_triggers: at_inter_switch.map_or(0, |(switch, slot)| {
                 record.ports[switch as usize][slot as usize].input_triggers
@@ -262,58 +249,55 @@ fn unaccounted(record: &Record) -> u64 {
         .sum()
 }
 
+/// The flows of a class.
+fn flows(network: &Network, class: &str) -> impl Iterator<Item = usize> {
+    let class = network.classes.iter().position(|name| name == class);
+    class.into_iter().flat_map(|class| flows_of(network, class))
+}
+
 /// Largest over smallest rate in a class.
 fn spread(network: &Network, window: &Window, class: &str) -> f64 {
-    let Some(class) = network.classes.iter().position(|name| name == class) else {
-        return f64::NAN;
-    };
-    let packets = || flows_of(network, class).map(|flow| window.counts.flow_packets[flow]);
-    match (packets().max(), packets().min()) {
-        (Some(most), Some(least)) => most as f64 / least as f64,
-        _ => f64::NAN,
-    }
+    let packets = || flows(network, class).map(|flow| window.counts.flow_packets[flow]);
+    let ends = packets().max().zip(packets().min());
+    ends.map_or(f64::NAN, |(most, least)| most as f64 / least as f64)
 }
 
 /// One window of a run.
 #[derive(Clone, Debug)]
-pub struct Rates {
-    /// Shares of links.
-    pub shares: HpWindow,
+pub(crate) struct Rates {
+    pub(crate) shares: HpWindow,
     /// Largest over smallest rate of the local flows.
-    pub spread_local: f64,
+    pub(crate) spread_local: f64,
     /// And of the remote ones.
-    pub spread_remote: f64,
+    pub(crate) spread_remote: f64,
 }
 
 /// What is kept of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// Fig. 4: its last four fifths. Fig. 2 and 3: 10 to 39 ms, before the victim; and 44 to 58 ms, with it.
-    pub windows: Vec<Rates>,
-    /// Marked packets of local flows.
-    pub marked_local: u64,
-    /// Marked packets.
-    pub marked: u64,
+    pub(crate) windows: Vec<Rates>,
+    /// Marked packets, of local flows and of all.
+    pub(crate) marked_local: u64,
+    pub(crate) marked: u64,
     /// Times that the input buffer behind the inter-switch link was full.
-    pub inter_switch_triggers: u64,
+    pub(crate) inter_switch_triggers: u64,
     /// Middle of a 2 ms window, ms, and the shares in it.
-    pub series: Vec<(f64, HpWindow)>,
+    pub(crate) series: Vec<(f64, HpWindow)>,
     /// An invariant that did not hold.
-    pub violation: Option<String>,
-    /// Packets unaccounted for.
-    pub unaccounted: u64,
-    /// Packets that crossed a link.
-    pub packet_hops: u64,
-    /// Events handled.
-    pub events: u64,
+    pub(crate) violation: Option<String>,
+    /// See [`unaccounted`].
+    pub(crate) unaccounted: u64,
+    pub(crate) packet_hops: u64,
+    pub(crate) events: u64,
     /// Events after which the counters were compared.
-    pub checked_events: u64,
+    pub(crate) checked_events: u64,
 }
 
 /// Outcomes by case. A case that has not been run is recorded when it is requested, and is empty until
 /// [`Runs::run_wanted`]: callers need no list of their cases in advance.
 #[derive(Debug, Default)]
-pub struct Runs {
+pub(crate) struct Runs {
     seeds: u64,
     outcomes: BTreeMap<String, Vec<Outcome>>,
     wanted: RefCell<BTreeMap<String, Case>>,
@@ -321,7 +305,7 @@ pub struct Runs {
 
 impl Runs {
     /// Nothing has been run. Seeds are 1 to `seeds`.
-    pub fn new(seeds: u64) -> Self {
+    pub(crate) fn new(seeds: u64) -> Self {
         Self {
             seeds,
             ..Self::default()
@@ -329,42 +313,30 @@ impl Runs {
     }
 
     /// A case's outcomes, by seed.
-    pub fn of(&self, case: &Case) -> &[Outcome] {
+    pub(crate) fn of(&self, case: &Case) -> &[Outcome] {
         let key = case.key();
         if let Some(outcomes) = self.outcomes.get(&key) {
             return outcomes;
         }
-        let mut wanted = self.wanted.borrow_mut();
-        let what = wanted.entry(key).or_insert_with(|| case.clone());
-        if case.what == What::Series {
-            what.what = What::Series;
-        }
+        self.wanted.borrow_mut().insert(key, case.clone());
         &[]
     }
 
     /// A value of a case's last window.
-    pub fn last(&self, case: &Case, value: impl Fn(&Rates) -> f64) -> Sample {
+    pub(crate) fn last(&self, case: &Case, value: impl Fn(&Rates) -> f64) -> Sample {
         let last = |outcome: &Outcome| outcome.windows.last().map(&value);
         Sample::of(self.of(case).iter().filter_map(last))
     }
 
     /// A value of its first window.
-    pub fn first(&self, case: &Case, value: impl Fn(&Rates) -> f64) -> Sample {
+    pub(crate) fn first(&self, case: &Case, value: impl Fn(&Rates) -> f64) -> Sample {
         let first = |outcome: &Outcome| outcome.windows.first().map(&value);
         Sample::of(self.of(case).iter().filter_map(first))
     }
 
-    /// Executes the requested runs. False if none was requested.
-    ///
-    /// # Errors
-    ///
-    /// A run is not possible.
-    pub fn run_wanted(&mut self, progress: &dyn Progress) -> Result<bool, ReproduceError> {
-        self.answer_wanted(progress, Case::run)
-    }
-
-    /// [`Self::run_wanted`] with another function from a case and a seed to an outcome.
-    pub(super) fn answer_wanted(
+    /// Executes the requested runs with `run`, usually [`Case::run`], which gets a case and a seed. False if none was
+    /// requested.
+    pub(crate) fn run_wanted(
         &mut self,
         progress: &dyn Progress,
         run: impl Fn(&Case, u64) -> Result<Outcome, RunError> + Sync,
@@ -387,33 +359,23 @@ impl Runs {
             Ok::<_, ReproduceError>(outcome?)
         });
         progress.end();
-        let mut by_case: BTreeMap<&String, Vec<(u64, Outcome)>> = BTreeMap::new();
-        for ((key, _, seed), outcome) in jobs.into_iter().zip(done?) {
-            by_case.entry(key).or_default().push((seed, outcome));
-        }
-        for (key, mut outcomes) in by_case {
-            outcomes.sort_by_key(|(seed, _)| *seed);
-            let outcomes = outcomes.into_iter().map(|(_, outcome)| outcome).collect();
-            self.outcomes.insert(key.clone(), outcomes);
+        // Sorting by duration has kept the order of a case's seeds.
+        for ((key, ..), outcome) in jobs.into_iter().zip(done?) {
+            self.outcomes.entry(key.clone()).or_default().push(outcome);
         }
         Ok(true)
     }
 
     /// Packets unaccounted for in all runs so far.
-    pub fn unaccounted(&self) -> u64 {
-        self.outcomes
-            .values()
-            .flatten()
-            .map(|outcome| outcome.unaccounted)
-            .sum()
+    pub(crate) fn unaccounted(&self) -> u64 {
+        let all = self.outcomes.values().flatten();
+        all.map(|outcome| outcome.unaccounted).sum()
     }
 
     /// Number of runs so far, and packets that crossed a link in them.
-    pub fn totals(&self) -> (usize, u64) {
+    pub(crate) fn totals(&self) -> (usize, u64) {
         let all = || self.outcomes.values().flatten();
-        (
-            all().count(),
-            all().map(|outcome| outcome.packet_hops).sum(),
-        )
+        let packet_hops = all().map(|outcome| outcome.packet_hops).sum();
+        (all().count(), packet_hops)
     }
 }

@@ -1,10 +1,23 @@
 //! The papers' statements, with shorter runs than theirs and fewer seeds.
 
-use std::ffi::OsString;
-use std::{fs, io};
+use std::fs;
+use std::path::Path;
 
-use ecn_papers::assertions::{Statement, Verdict};
+use ecn_papers::report::Report;
+use ecn_papers::statement::Verdict;
 use ecn_papers::{Figure, Lengths, Options, reproduce};
+
+/// Numbers of statements by the first letter of their ids.
+const FAMILIES: [(&str, u32); 8] = [
+    ("P", 29),
+    ("R", 9),
+    ("B", 7),
+    ("Q", 7),
+    ("T", 11),
+    ("I", 13),
+    ("D", 8),
+    ("M", 5),
+];
 
 /// Statements whose failure is not a failure of the reproduction.
 const OPEN: &[(&str, Verdict)] = &[
@@ -28,19 +41,16 @@ fn every_hard_statement_holds() {
         lengths: Lengths::QUICK,
     };
     let reproduction = reproduce(&options, &()).expect("a reproduction");
-    let report = &reproduction.report;
+    check_statements(&reproduction.report);
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = ecn_report::output::Output::new(folder.path()).expect("writable");
+    reproduction.write(&output).expect("written");
+    check_files(folder.path());
+}
+
+fn check_statements(report: &Report) {
     let ids: Vec<&str> = report.statements.iter().map(|s| s.id.as_str()).collect();
-    let families = [
-        ("P", 29),
-        ("R", 9),
-        ("B", 7),
-        ("Q", 7),
-        ("T", 11),
-        ("I", 13),
-        ("D", 8),
-        ("M", 5),
-    ];
-    let expected = families
+    let expected = FAMILIES
         .iter()
         .flat_map(|(family, count)| (1..=*count).map(move |n| format!("{family}{n}")));
     assert_eq!(ids, expected.collect::<Vec<_>>());
@@ -48,15 +58,10 @@ fn every_hard_statement_holds() {
     // What does not hold here is known, with the reason; only statements that are contested, from memory or of another
     // testbed have no verdict.
     let open = report.statements.iter().filter(|s| !s.hard);
-    let open: Vec<(&str, Verdict)> = open.map(|s| (s.id.as_str(), s.verdict)).collect();
-    assert_eq!(open, OPEN, "{markdown}");
-    for (id, verdict) in OPEN {
-        let of = |s: &&Statement| s.id == *id;
-        let statement = report.statements.iter().find(of).expect("a statement");
-        assert!(
-            *verdict == Verdict::Reported || !statement.note.is_empty(),
-            "{id}"
-        );
+    let verdicts: Vec<(&str, Verdict)> = open.clone().map(|s| (s.id.as_str(), s.verdict)).collect();
+    assert_eq!(verdicts, OPEN, "{markdown}");
+    for statement in open.filter(|s| s.verdict != Verdict::Reported) {
+        assert!(!statement.note.is_empty(), "{}", statement.id);
     }
     assert!(report.failed().is_empty(), "{markdown}");
     for statement in &report.statements {
@@ -66,8 +71,8 @@ fn every_hard_statement_holds() {
         }
         assert!(markdown.contains(&format!("| {} | {} |", statement.id, statement.kind)));
     }
-    let contested = report.statements.iter().find(|s| s.id == "P12");
-    let contested = contested.expect("P12");
+    let mut statements = report.statements.iter();
+    let contested = statements.find(|s| s.id == "P12").expect("P12");
     assert_eq!(contested.verdict, Verdict::SourcesDisagree);
     assert!(
         contested.note.contains("T's statement holds"),
@@ -75,54 +80,46 @@ fn every_hard_statement_holds() {
         contested.note
     );
     assert!(report.choices[0].choice == "default" && report.choices[0].t_holds);
+}
 
-    let folder = tempfile::tempdir().expect("a folder");
-    let output = ecn_report::output::Output::new(folder.path()).expect("writable");
-    reproduction.write(&output).expect("written");
-    let mut expected: Vec<OsString> = Figure::NAMES
+fn check_files(folder: &Path) {
+    let mut expected: Vec<String> = Figure::NAMES
         .iter()
         .flat_map(|name| [format!("{name}.csv"), format!("{name}.svg")])
         .chain(["report.json", "report.md"].map(str::to_owned))
-        .map(OsString::from)
         .collect();
     expected.sort();
-    let written = fs::read_dir(folder.path()).expect("a folder");
-    let name = |entry: io::Result<fs::DirEntry>| entry.expect("an entry").file_name();
-    let mut written: Vec<_> = written.map(name).collect();
+    let mut written: Vec<String> = fs::read_dir(folder)
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").file_name())
+        .map(|name| name.into_string().expect("UTF-8"))
+        .collect();
     written.sort();
     assert_eq!(written, expected);
+    let read = |name: &str| fs::read_to_string(folder.join(name)).expect("a file");
     for name in Figure::NAMES {
-        let read = |end: &str| {
-            fs::read_to_string(folder.path().join(format!("{name}.{end}"))).expect("a file")
-        };
-        let svg = read("svg");
+        let svg = read(&format!("{name}.svg"));
         assert!(
             svg.starts_with("<svg ") && svg.ends_with("</svg>\n"),
             "{name}"
         );
         assert!(!svg.contains("NaN"), "{name}");
-        let csv = read("csv");
-        let mut rows = csv.lines().map(|row| row.split(','));
-        let columns = rows.next().expect("a header").count();
-        let mut count = 0;
-        for row in rows {
-            let cells: Vec<&str> = row.collect();
+        let csv = read(&format!("{name}.csv"));
+        let mut rows = csv.lines().map(|row| row.split(',').collect::<Vec<_>>());
+        let columns = rows.next().expect("a header").len();
+        let rows: Vec<_> = rows.collect();
+        for cells in &rows {
             assert_eq!(cells.len(), columns, "{name}: {cells:?}");
-            assert!(
-                cells.iter().all(|cell| !cell.is_empty()),
-                "{name}: {cells:?}"
-            );
-            count += 1;
+            assert!(!cells.contains(&""), "{name}: {cells:?}");
         }
-        let rows = match *name {
+        let expected = match *name {
             "fig2" | "fig3a" | "fig3b" | "fig3c" | "fig3d" => 981,
             "fig4a" | "fig4b" | "flows-root" | "flows-ratio" => 15,
             "slide15" => 8,
-            _ => count,
+            _ => rows.len(),
         };
-        assert_eq!(count, rows, "{name}");
+        assert_eq!(rows.len(), expected, "{name}");
     }
-    let report = fs::read_to_string(folder.path().join("report.json")).expect("a report");
-    let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    let report: serde_json::Value = serde_json::from_str(&read("report.json")).expect("JSON");
     assert_eq!(report["statements"][0]["verdict"], "holds");
 }

@@ -15,6 +15,14 @@ pub struct OutputError {
 }
 
 impl OutputError {
+    /// For an error with this file or folder.
+    fn at(path: &Path) -> impl Fn(io::Error) -> Self {
+        move |error| Self {
+            path: path.to_owned(),
+            error,
+        }
+    }
+
     /// Whether the file system is full.
     pub fn is_full(&self) -> bool {
         self.error.kind() == io::ErrorKind::StorageFull
@@ -34,15 +42,11 @@ impl Output {
     ///
     /// It cannot be created or written.
     pub fn new(folder: &Path) -> Result<Self, OutputError> {
-        let error = |error| OutputError {
-            path: folder.to_owned(),
-            error,
-        };
-        fs::create_dir_all(folder).map_err(error)?;
         let trial = folder.join(format!(".ecn-{}", std::process::id()));
-        fs::write(&trial, "")
+        fs::create_dir_all(folder)
+            .and_then(|()| fs::write(&trial, ""))
             .and_then(|()| fs::remove_file(&trial))
-            .map_err(error)?;
+            .map_err(OutputError::at(folder))?;
         Ok(Self {
             folder: folder.to_owned(),
         })
@@ -60,10 +64,8 @@ impl Output {
     /// It cannot be created.
     pub fn grow(&self, name: &str) -> Result<Growing, OutputError> {
         let path = self.path(name);
-        match fs::File::create(&path) {
-            Ok(file) => Ok(Growing { path, file }),
-            Err(error) => Err(OutputError { path, error }),
-        }
+        let file = fs::File::create(&path).map_err(OutputError::at(&path))?;
+        Ok(Growing { path, file })
     }
 
     /// Removes files of these names, if they exist.
@@ -75,10 +77,8 @@ impl Output {
         for name in names {
             let path = self.path(name);
             match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(OutputError { path, error });
-                }
-                _ => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                removed => removed.map_err(OutputError::at(&path))?,
             }
         }
         Ok(())
@@ -130,8 +130,7 @@ impl Output {
                 // Best effort: the original error is more useful.
                 let _ = fs::remove_file(part(name.as_ref()));
             }
-            let path = self.path(name);
-            OutputError { path, error }
+            OutputError::at(&self.path(name))(error)
         };
         for (name, text) in files {
             let name = name.as_ref();
@@ -145,20 +144,13 @@ impl Output {
     }
 }
 
-/// Target of `--out`: a folder for all results of a run or comparison, or a file for its table only.
+/// Target of `--out`: a folder for all results of a run or comparison, or a file `*.csv` or `*.parquet` for its table
+/// only.
 #[derive(Debug, Clone)]
-pub enum Target {
-    /// A folder.
-    Folder(Output),
-    /// `*.csv` or `*.parquet`.
-    Table {
-        /// Its folder.
-        folder: Output,
-        /// Its name.
-        name: String,
-        /// Format of the table.
-        format: Format,
-    },
+pub struct Target {
+    folder: Output,
+    /// Name and format of the file.
+    table: Option<(String, Format)>,
 }
 
 impl Target {
@@ -169,27 +161,24 @@ impl Target {
     /// It cannot be written, or this program was built without support for the format.
     pub fn new(path: &Path) -> Result<Self, OutputError> {
         let (Some(format), Some(name)) = (Format::of(path), path.file_name()) else {
-            return Output::new(path).map(Self::Folder);
+            let folder = Output::new(path)?;
+            return Ok(Self {
+                folder,
+                table: None,
+            });
         };
-        let error = |error| OutputError {
-            path: path.to_owned(),
-            error,
-        };
-        Table::default().encoded(format).map_err(error)?;
+        let unsupported = OutputError::at(path);
+        Table::default().encoded(format).map_err(unsupported)?;
         let parent = path.parent().filter(|parent| *parent != Path::new(""));
-        Ok(Self::Table {
+        Ok(Self {
             folder: Output::new(parent.unwrap_or(Path::new(".")))?,
-            name: name.to_string_lossy().into_owned(),
-            format,
+            table: Some((name.to_string_lossy().into_owned(), format)),
         })
     }
 
     /// The folder for all results, unless the target is a file for the table.
     pub fn folder(&self) -> Option<&Output> {
-        match self {
-            Self::Folder(folder) => Some(folder),
-            Self::Table { .. } => None,
-        }
+        self.table.is_none().then_some(&self.folder)
     }
 
     /// Writes the table, if the target is a file for it; returns its path.
@@ -198,19 +187,12 @@ impl Target {
     ///
     /// It cannot be written.
     pub fn write_table(&self, table: &Table) -> Result<Option<PathBuf>, OutputError> {
-        let Self::Table {
-            folder,
-            name,
-            format,
-        } = self
-        else {
+        let Some((name, format)) = &self.table else {
             return Ok(None);
         };
-        let path = folder.path(name);
-        match table.encoded(*format) {
-            Ok(bytes) => folder.write(name, bytes).map(Some),
-            Err(error) => Err(OutputError { path, error }),
-        }
+        let path = self.folder.path(name);
+        let bytes = table.encoded(*format).map_err(OutputError::at(&path))?;
+        self.folder.write(name, bytes).map(Some)
     }
 }
 
@@ -229,9 +211,6 @@ impl Growing {
     /// They cannot be written.
     pub fn push(&mut self, lines: &str) -> Result<(), OutputError> {
         let written = self.file.write_all(lines.as_bytes());
-        written.map_err(|error| OutputError {
-            path: self.path.clone(),
-            error,
-        })
+        written.map_err(OutputError::at(&self.path))
     }
 }

@@ -28,16 +28,11 @@ impl Sample {
         Self { mean, sd, n }
     }
 
-    /// Standard deviation of the difference between one run of each sample.
-    pub fn sd_with(&self, other: &Self) -> f64 {
-        self.sd.hypot(other.sd)
-    }
-
     /// The difference between one run of each sample.
     pub fn less(&self, other: &Self) -> Self {
         Self {
             mean: self.mean - other.mean,
-            sd: self.sd_with(other),
+            sd: self.sd.hypot(other.sd),
             n: self.n.min(other.n),
         }
     }

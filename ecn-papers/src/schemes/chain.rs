@@ -8,7 +8,7 @@ use ecn_sim::engine::{Time, US};
 use ecn_sim::fabric::measure::Finished;
 use ecn_sim::fabric::series::{Change, Traced};
 use ecn_sim::fabric::workload::Arrival;
-use ecn_sim::fabric::{Counts, Kind, Options, Scenario};
+use ecn_sim::fabric::{Counts, Kind, Scenario};
 
 use super::{ReproduceError, flow, scenario};
 
@@ -29,23 +29,9 @@ pub(super) const PAUSE: f64 = 64.0;
 pub(super) const FRAME_US: f64 = FRAME / C * 1e6;
 
 /// Ports at 40 Gb/s that pause at 320 kB and resume at 318 kB.
-pub(super) const PFC: &[&str] = &[
-    "link_rate=40gbit",
-    "thresholds=static",
-    "xoff=320kB",
-    "xon_gap=2kB",
-];
+pub(super) const PFC: &str = "link_rate=40gbit thresholds=static xoff=320kB xon_gap=2kB";
 /// The same with credits for as much data.
-pub(super) const CBFC: &[&str] = &["link_rate=40gbit", "flow_control=cbfc", "buffer=320kB"];
-
-/// With the states of the ports.
-pub(super) const TRACE: Options = Options {
-    threads: 1,
-    series: true,
-    windows: Vec::new(),
-    trace: true,
-    watch: None,
-};
+pub(super) const CBFC: &str = "link_rate=40gbit flow_control=cbfc buffer=320kB";
 
 /// The bursts that congest the end of the chain.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +51,7 @@ pub(super) const ONCE: Burst = Burst {
 };
 
 /// Two, for a long time: S1 gets a third of P3, and the chain alternates between ON and OFF.
-pub(super) const BY_TURNS: Burst = Burst {
+pub(super) const ALTERNATING: Burst = Burst {
     senders: 2,
     bytes: 1_500_000,
     flow: FLOW,
@@ -77,7 +63,7 @@ const BURST: Time = 100 * US;
 pub(super) const FLOW: u64 = 10_000;
 
 /// Flows of this many bytes from `start` up to `until`, with this share of a link's rate.
-pub(super) fn train(
+pub(super) fn periodic(
     (from, to): (u32, u32),
     bytes: u64,
     load: f64,
@@ -89,30 +75,24 @@ pub(super) fn train(
 }
 
 /// S0 with 0.3 of a link's rate and S1 with 0.4, up to `until`, and a burst.
-pub(super) fn chain(
-    settings: &[&[&str]],
-    burst: Burst,
-    until: Time,
-) -> Result<Scenario, ReproduceError> {
+pub(super) fn chain(settings: &str, burst: Burst, until: Time) -> Result<Scenario, ReproduceError> {
     chain_of(settings, (0.3, 0.4), burst, until)
 }
 
 /// S0 and S1 with these parts of a link's rate, up to `until`, and a burst.
 pub(super) fn chain_of(
-    settings: &[&[&str]],
+    settings: &str,
     (s0, s1): (f64, f64),
     burst: Burst,
     until: Time,
 ) -> Result<Scenario, ReproduceError> {
-    let all = (0, until);
     let end = BURST + (burst.bytes as f64 / C * 1e12) as Time;
-    let bursts =
-        (A0..A0 + burst.senders).flat_map(|from| train((from, R1), burst.flow, 1.0, (BURST, end)));
-    let flows = train((S0, R0), FLOW, s0, all)
-        .chain(train((S1, R1), FLOW, s1, all))
-        .chain(bursts)
-        .collect();
-    scenario(Kind::Chain, &settings.concat(), flows)
+    let bursts = (A0..A0 + burst.senders)
+        .flat_map(|from| periodic((from, R1), burst.flow, 1.0, (BURST, end)));
+    let flows = periodic((S0, R0), FLOW, s0, (0, until))
+        .chain(periodic((S1, R1), FLOW, s1, (0, until)))
+        .chain(bursts);
+    scenario(Kind::Chain, settings, flows)
 }
 
 /// P0 to P3: the ports towards R1.
@@ -122,31 +102,24 @@ pub(super) fn ports(scenario: &Scenario) -> Result<[u32; 4], ReproduceError> {
 }
 
 /// Senders into one output of their switch: each one's ingress queue drains with C/senders.
-pub(super) fn merge(
-    senders: u32,
-    settings: &[&str],
-    bytes: u64,
-) -> Result<Scenario, ReproduceError> {
-    let hosts = format!("hosts={}", 2 * (senders + 1));
+pub(super) fn incast(senders: u32, settings: &str, bytes: u64) -> Result<Scenario, ReproduceError> {
+    let hosts = 2 * (senders + 1);
+    let settings = format!("link_rate=40gbit hosts={hosts} {settings}");
     let flows = (0..senders).map(|from| flow(0, from, senders, bytes));
-    let all = [&["link_rate=40gbit", &hosts], settings].concat();
-    scenario(Kind::Dumbbell, &all, flows.collect())
+    scenario(Kind::Dumbbell, &settings, flows)
 }
 
 /// Of the selected flows: their number, how many were notified of congestion, and how many of undetermined ports only.
-pub(super) fn told(counts: &Counts, of: impl Fn(&Finished) -> bool) -> [u32; 3] {
-    let mut all = [0; 3];
-    for flow in counts.finished.iter().filter(|flow| of(flow)) {
-        let is = [
-            true,
-            flow.marked > 0,
-            flow.marked == 0 && flow.undetermined > 0,
-        ];
-        for (count, is) in all.iter_mut().zip(is) {
-            *count += u32::from(is);
-        }
-    }
-    all
+pub(super) fn notified(counts: &Counts, of: impl Fn(&Finished) -> bool) -> [u32; 3] {
+    let count = |is: fn(&Finished) -> bool| {
+        let flows = counts.finished.iter().filter(|flow| of(flow));
+        flows.filter(|flow| is(flow)).count() as u32
+    };
+    [
+        count(|_| true),
+        count(|flow| flow.marked > 0),
+        count(|flow| flow.marked == 0 && flow.undetermined > 0),
+    ]
 }
 
 /// The changes of a port.
@@ -155,8 +128,8 @@ pub(super) fn changes(counts: &Counts, port: u32) -> impl Iterator<Item = Traced
     all.filter(move |traced| traced.port == port)
 }
 
-/// Times at which a port was turned on and off again.
-pub(super) fn spells(counts: &Counts, port: u32) -> Vec<(Time, Time)> {
+/// Times at which a port was turned ON, and OFF again.
+pub(super) fn on_periods(counts: &Counts, port: u32) -> Vec<(Time, Time)> {
     let turns = changes(counts, port).filter(|t| matches!(t.change, Change::On | Change::Off));
     let turns: Vec<Traced> = turns.collect();
     let pairs = turns.windows(2).filter(|pair| pair[0].change == Change::On);

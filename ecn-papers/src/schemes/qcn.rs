@@ -1,30 +1,25 @@
 //! Statements about QCN, IEEE 802.1Qau.
 
+use ecn_report::statistics::Sample;
 use ecn_sim::engine::{MS, Time};
-use ecn_sim::fabric::cc::dcqcn::ClampTarget;
-use ecn_sim::fabric::cc::qcn::{CongestionPoint, QcnFlow, QcnParameters, QcnRules};
-use ecn_units::{Fraction, Rate};
+use ecn_sim::fabric::cc::qcn::{CongestionPoint, QcnFlow, QcnRules};
+use ecn_units::Rate;
 
-use super::{Bench, Bottleneck, Claim, Judged, Settled, highest, over};
+use super::{BOTTLENECK, Bench, Claim, Judged, Settled, bottleneck, highest, over, parameters};
 use crate::ReproduceError;
-use crate::assertions::{Found, Kind, exact, found, named};
+use crate::statement::{Found, Kind, Verdict};
 
 /// Bytes per second.
 const LINE: u64 = 1_250_000_000;
 /// A sample is due after at most this many bytes.
 const SAMPLED: u32 = 1_000_000;
 
-fn rules(clamp_target: ClampTarget) -> Result<QcnRules, ReproduceError> {
-    of(&QcnParameters {
-        clamp_target,
-        ..QcnParameters::default()
-    })
+fn rules(settings: &str) -> Result<QcnRules, ReproduceError> {
+    let line = Rate::from_bytes_per_s(LINE).unwrap_or(Rate::MAX);
+    Ok(parameters(settings)?.qcn.rules(line, 1_500)?)
 }
 
-fn of(parameters: &QcnParameters) -> Result<QcnRules, ReproduceError> {
-    let line = Rate::from_bytes_per_s(LINE).unwrap_or(Rate::MAX);
-    Ok(parameters.rules(line, 1_500)?)
-}
+const UNCLAMPED: &str = "qcn.clamp_target=off";
 
 /// The feedback of a queue whose length at the last sample was another.
 fn feedback(rules: &QcnRules, before: u32, queued: u32) -> Option<u32> {
@@ -38,51 +33,43 @@ fn rate(flow: &mut QcnFlow, rules: &QcnRules, now: Time) -> u64 {
     flow.on_send(rules, now, 0).unwrap_or(LINE)
 }
 
-fn q1(_: &Bench) -> Judged {
-    let rules = rules(ClampTarget::Off)?;
-    let (mut queues, mut notices, mut wrong, mut raised) = (0_u32, 0_u32, 0_u32, 0_u32);
+fn q1(_: &Bench, found: &mut Found) -> Judged {
+    let rules = rules(UNCLAMPED)?;
+    let (mut queues, mut notified, mut wrong, mut raised) = (0_u32, 0_u32, 0_u32, 0_u32);
     for before in (0..200_000_u32).step_by(1_000) {
         for queued in (0..200_000_u32).step_by(1_000) {
             queues += 1;
             let fb = 26_000 - i64::from(queued) - 2 * (i64::from(queued) - i64::from(before));
-            let said = feedback(&rules, before, queued);
-            wrong += u32::from(said.is_some() != (fb < 0));
-            if let Some(said) = said {
-                notices += 1;
+            let feedback = feedback(&rules, before, queued);
+            wrong += u32::from(feedback.is_some() != (fb < 0));
+            if let Some(feedback) = feedback {
+                notified += 1;
                 let mut flow = QcnFlow::default();
                 flow.on_notification(&rules, 0, 10);
                 let start = rate(&mut flow, &rules, 0);
-                flow.on_notification(&rules, 0, said);
+                flow.on_notification(&rules, 0, feedback);
                 raised += u32::from(rate(&mut flow, &rules, 0) > start);
             }
         }
     }
-    Ok(found(
-        wrong == 0 && raised == 0 && notices > 0 && notices < queues,
-        [
-            exact("queues", queues),
-            exact("notified", notices),
-            exact("of these with Fb >= 0, or not notified with Fb < 0", wrong),
-            exact("rates raised", raised),
-        ],
-    ))
+    found.require(wrong == 0 && raised == 0 && notified > 0 && notified < queues);
+    found.value("queues", queues);
+    found.value("notified", notified);
+    let name = "of these with Fb >= 0, or not notified with Fb < 0";
+    found.value(name, wrong);
+    found.value("rates raised", raised);
+    Ok(())
 }
 
-fn q2(_: &Bench) -> Judged {
-    let usual = lowest_factor(&rules(ClampTarget::Off)?);
+fn q2(_: &Bench, found: &mut Found) -> Judged {
+    let usual = lowest_factor(&rules(UNCLAMPED)?);
     // With the usual Gd, no feedback would reduce a rate by more than half.
-    let keen = lowest_factor(&of(&QcnParameters {
-        gd: Fraction::ratio(1, 64),
-        ..QcnParameters::default()
-    })?);
+    let large_gd = lowest_factor(&rules("qcn.gd=1/64")?);
     let is = |factor: f64, bound: f64| (bound..bound + 1e-6).contains(&factor);
-    Ok(found(
-        is(usual, 65.0 / 128.0) && is(keen, 0.5),
-        [
-            exact("lowest rate after a notification, over that before", usual),
-            exact("with Gd = 1/64", keen),
-        ],
-    ))
+    found.require(is(usual, 65.0 / 128.0) && is(large_gd, 0.5));
+    found.value("lowest rate after a notification, over that before", usual);
+    found.value("with Gd = 1/64", large_gd);
+    Ok(())
 }
 
 /// The lowest rate after a notification, over that before.
@@ -112,30 +99,30 @@ const WORKED: [(u32, u32, Option<u32>, f64); 5] = [
     (78_000, 26_000, Some(63), 0.508),
 ];
 
-fn q3(_: &Bench) -> Judged {
-    Ok(worked(&rules(ClampTarget::Off)?))
-}
-
-fn worked(rules: &QcnRules) -> Found {
-    let mut found = Found::default();
+/// Q3.
+fn worked(rules: &QcnRules, found: &mut Found) -> Judged {
     for (queued, before, expected, factor) in WORKED {
-        let said = feedback(rules, before, queued);
+        let feedback = feedback(rules, before, queued);
         let mut flow = QcnFlow::default();
-        if let Some(said) = said {
-            flow.on_notification(rules, 0, said);
+        if let Some(feedback) = feedback {
+            flow.on_notification(rules, 0, feedback);
         }
         let after = rate(&mut flow, rules, 0) as f64 / LINE as f64;
-        found.require(said == expected && (after - factor).abs() < 0.000_5);
-        let fb = said.map_or_else(|| "-".to_owned(), |said| said.to_string());
+        found.require(feedback == expected && (after - factor).abs() < 0.000_5);
+        let fb = feedback.map_or_else(|| "-".to_owned(), |feedback| feedback.to_string());
         let name = format!("factor, {queued} after {before} bytes (feedback {fb})");
         found.value(name, after);
     }
-    found
+    Ok(())
 }
 
 /// What five undisturbed cycles leave of the way to the target, at most; by volume or by time.
-fn left_of_cut(clamp: ClampTarget, by_volume: bool) -> Result<f64, ReproduceError> {
-    let rules = rules(clamp)?;
+fn left_of_cut(clamp: bool, by_volume: bool) -> Result<f64, ReproduceError> {
+    let rules = rules(if clamp {
+        "qcn.clamp_target=on"
+    } else {
+        UNCLAMPED
+    })?;
     let mut most = 0.0_f64;
     for feedback in 1..=63 {
         let mut flow = QcnFlow::default();
@@ -143,8 +130,8 @@ fn left_of_cut(clamp: ClampTarget, by_volume: bool) -> Result<f64, ReproduceErro
         // With a clamped target, the target of the second decrease is the rate before it; otherwise it is still the
         // link's rate.
         let target = match clamp {
-            ClampTarget::On => rate(&mut flow, &rules, 0),
-            ClampTarget::Off => LINE,
+            true => rate(&mut flow, &rules, 0),
+            false => LINE,
         };
         flow.on_notification(&rules, 0, feedback);
         let start = rate(&mut flow, &rules, 0);
@@ -159,12 +146,8 @@ fn left_of_cut(clamp: ClampTarget, by_volume: bool) -> Result<f64, ReproduceErro
     Ok(most)
 }
 
-fn q4(_: &Bench) -> Judged {
-    let mut found = Found::default();
-    for (clamp, target) in [
-        (ClampTarget::Off, "the link's rate"),
-        (ClampTarget::On, "below"),
-    ] {
+fn q4(_: &Bench, found: &mut Found) -> Judged {
+    for (clamp, target) in [(false, "the link's rate"), (true, "below")] {
         for (by_volume, cycles) in [(true, "volume"), (false, "time")] {
             let left = left_of_cut(clamp, by_volume)?;
             // The fifth stage already adds R_AI to a target below the link's rate.
@@ -173,110 +156,89 @@ fn q4(_: &Bench) -> Judged {
             found.value(name, left);
         }
     }
-    Ok(found)
+    Ok(())
 }
 
-fn runs(
-    bench: &Bench,
-    flows: u32,
-    more: &[&str],
-    (from, until): (Time, Time),
-) -> Result<Vec<Settled>, ReproduceError> {
-    Bottleneck {
-        flows,
-        settings: &[&["scheme=qcn"], more].concat(),
-        from,
-        until,
-    }
-    .run_all(bench)
+/// Four flows, from 100 ms on.
+fn runs(bench: &Bench, settings: &str) -> Result<Vec<Settled>, ReproduceError> {
+    let scenario = bottleneck(4, &format!("scheme=qcn {settings}"))?;
+    bench.settled(&scenario, 100 * MS, 4)
 }
 
 /// Share of the fastest flow.
 fn largest(run: &Settled) -> f64 {
-    highest(&run.rates, |rate| rate / Bottleneck::LINE)
+    highest(&run.rates, |rate| rate / BOTTLENECK)
 }
 
-fn q5(bench: &Bench) -> Judged {
-    let time = (100 * MS, 300 * MS);
-    let volume = runs(bench, 4, &[], time)?;
-    let mended = runs(bench, 4, &["qcn.volume_time=240us"], time)?;
-    let (unequal, equal) = (over(&volume, Settled::jain), over(&mended, Settled::jain));
-    Ok(found(
-        unequal.mean < 0.9 && equal.mean > 0.95,
-        [
-            named("Jain's index, 150 kB", &unequal),
-            named("with 240 us", &equal),
-            named("share of the fastest of 4, 150 kB", &over(&volume, largest)),
-            named("with 240 us", &over(&mended, largest)),
-        ],
-    ))
+fn q5(bench: &Bench, found: &mut Found) -> Judged {
+    let volume = runs(bench, "limit=300ms")?;
+    let equal_cycles = runs(bench, "limit=300ms qcn.volume_time=240us")?;
+    let [unequal, equal] = [&volume, &equal_cycles].map(|runs| over(runs, Settled::jain));
+    found.require(unequal.mean < 0.9 && equal.mean > 0.95);
+    found.sample("Jain's index, 150 kB", &unequal);
+    found.sample("with 240 us", &equal);
+    found.sample("share of the fastest of 4, 150 kB", &over(&volume, largest));
+    found.sample("with 240 us", &over(&equal_cycles, largest));
+    Ok(())
 }
 
 /// The fastest flow's share in 8 runs for each seed: shares settle early, and persist.
-fn fastest(bench: &Bench, more: &[&str]) -> Result<Vec<f64>, ReproduceError> {
+fn fastest(bench: &Bench, settings: &str) -> Result<Vec<f64>, ReproduceError> {
     const RUNS: u64 = 8;
-    let bottleneck = Bottleneck {
-        flows: 4,
-        settings: &[&["scheme=qcn"], more].concat(),
-        from: 50 * MS,
-        until: 100 * MS,
-    };
+    let scenario = bottleneck(4, &format!("scheme=qcn limit=100ms {settings}"))?;
     let seeds = bench
         .seeds()
         .flat_map(|seed| (seed - 1) * RUNS + 1..=seed * RUNS);
-    let run = |seed| Ok(largest(&bottleneck.run(bench, seed)?));
+    let run = |seed| {
+        let counts = bench.run(&scenario, seed)?;
+        Ok(largest(&Settled::of(&counts, 50 * MS, 4, 4)))
+    };
     seeds.map(run).collect()
 }
 
-fn q6(bench: &Bench) -> Judged {
-    Ok(holds_much(
-        &fastest(bench, &["qcn.qeq=66kB"])?,
-        &fastest(bench, &["qcn.qeq=66kB", "qcn.volume_time=240us"])?,
-        &fastest(bench, &[])?,
-    ))
+fn q6(bench: &Bench, found: &mut Found) -> Judged {
+    let long = fastest(bench, "qcn.qeq=66kB")?;
+    let equal_cycles = fastest(bench, "qcn.qeq=66kB qcn.volume_time=240us")?;
+    judge_fastest(&long, &equal_cycles, &fastest(bench, "")?, found);
+    Ok(())
 }
 
 /// Q6: judges the fastest flow's share in runs, compared with that with equal cycles, which must not be as large, and
 /// that with the usual Qeq.
-pub(crate) fn holds_much(long: &[f64], mended: &[f64], usual: &[f64]) -> Found {
+pub(crate) fn judge_fastest(long: &[f64], equal_cycles: &[f64], usual: &[f64], found: &mut Found) {
     let above = |shares: &[f64]| over(shares, |share| f64::from(u8::from(*share > 0.4)));
-    let [often, seldom, as_often] = [long, mended, usual].map(above);
-    let share = |shares: &[f64]| over(shares, |share| *share);
-    let qeq = if often.is_above(&as_often) {
-        "The long Qeq adds to it"
-    } else {
-        "The long Qeq does not decide it"
+    let [often, seldom, usually] = [long, equal_cycles, usual].map(above);
+    let share = |shares: &[f64]| Sample::of(shares.iter().copied());
+    found.require(often.is_above(&seldom));
+    found.sample("share of the fastest of 4", &share(long));
+    found.value("runs with more than 0.4", often.mean);
+    found.value("two standard errors of that", often.error());
+    found.sample("share with cycles of 240 us", &share(equal_cycles));
+    found.value("runs with more than 0.4", seldom.mean);
+    found.sample("share with Qeq = 26 kB", &share(usual));
+    let qeq = match often.is_above(&usually) {
+        true => "The long Qeq adds to it",
+        false => "The long Qeq does not decide it",
     };
-    found(
-        often.is_above(&seldom),
-        [
-            named("share of the fastest of 4", &share(long)),
-            exact("runs with more than 0.4", often.mean),
-            exact("two standard errors of that", often.error()),
-            named("share with cycles of 240 us", &share(mended)),
-            exact("runs with more than 0.4", seldom.mean),
-            named("share with Qeq = 26 kB", &share(usual)),
-        ],
-    )
-    .noted(format!(
+    found.note = format!(
         "{qeq}: with the usual one, 26 kB, the fastest has more than 0.4 in {:.2} of the runs.",
-        as_often.mean
-    ))
+        usually.mean
+    );
 }
 
-fn q7(bench: &Bench) -> Judged {
-    let mut found = Found::default();
+fn q7(bench: &Bench, found: &mut Found) -> Judged {
     for (delay, trip) in [("1us", "4 us"), ("150us", "600 us")] {
-        let delay = format!("link_delay={delay}");
-        let runs = runs(bench, 4, &[&delay], (100 * MS, 200 * MS))?;
-        let queue = |run: &Settled| run.queue().mean / 26_000.0;
+        let runs = runs(bench, &format!("limit=200ms link_delay={delay}"))?;
         let name = format!("utilisation, round trip {trip}");
         found.sample(name, &over(&runs, Settled::utilisation));
+        let queue = |run: &Settled| run.queue().mean / 26_000.0;
         found.sample(format!("mean queue / Qeq, {trip}"), &over(&runs, queue));
-        let swing = |run: &Settled| run.queue().sd / 26_000.0;
-        found.sample(format!("its deviation / Qeq, {trip}"), &over(&runs, swing));
+        let deviation = |run: &Settled| run.queue().sd / 26_000.0;
+        let name = format!("its deviation / Qeq, {trip}");
+        found.sample(name, &over(&runs, deviation));
     }
-    Ok(found.reported())
+    found.verdict = Verdict::Reported;
+    Ok(())
 }
 
 pub(super) const CLAIMS: &[Claim] = &[
@@ -299,7 +261,7 @@ pub(super) const CLAIMS: &[Claim] = &[
         kind: Kind::Derived,
         published: "QCN: feedback none, 5, 12, 37, 63 and factors 1, 0.961, 0.906, 0.711, 0.508 for five queues",
         band: "exact, factors to three digits",
-        judge: q3,
+        judge: |_, found| worked(&rules(UNCLAMPED)?, found),
     },
     Claim {
         id: "Q4",
@@ -335,20 +297,14 @@ pub(super) const CLAIMS: &[Claim] = &[
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::assertions::Verdict;
 
     #[test]
     fn another_weight_is_noticed() {
-        let with = |w| {
-            worked(
-                &of(&QcnParameters {
-                    w,
-                    ..QcnParameters::default()
-                })
-                .unwrap(),
-            )
-        };
-        assert_eq!(with(2).verdict, Verdict::Holds);
-        assert_eq!(with(1).verdict, Verdict::DoesNotHold);
+        for (w, verdict) in [(2, Verdict::Holds), (1, Verdict::DoesNotHold)] {
+            let rules = rules(&format!("qcn.w={w}")).unwrap();
+            let mut found = Found::default();
+            worked(&rules, &mut found).unwrap();
+            assert_eq!(found.verdict, verdict);
+        }
     }
 }

@@ -2,15 +2,14 @@
 
 use ecn_core::tcd::Mark;
 use ecn_sim::engine::{MS, Time, US};
-use ecn_sim::fabric::auto::Auto;
-use ecn_sim::fabric::cc::timely::{TimelyFlow, TimelyParameters, TimelyRules};
-use ecn_units::{DurationText, Rate};
+use ecn_sim::fabric::cc::timely::{TimelyFlow, TimelyRules};
+use ecn_units::Rate;
 use rand::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
-use super::{Bench, Claim, ENDLESS, Judged, Settled, flow, one_switch};
+use super::{Bench, Claim, ENDLESS, Judged, Settled, flow, one_switch, parameters};
 use crate::ReproduceError;
-use crate::assertions::{Found, Kind, exact, found};
+use crate::statement::{Found, Kind};
 
 /// 10 Gb/s in bytes per second.
 const LINE: f64 = 1_250_000_000.0;
@@ -18,22 +17,11 @@ const LINE: f64 = 1_250_000_000.0;
 const DELTA: f64 = 1_250_000.0;
 const MIN_RTT: Time = 20 * US;
 
-/// The paper's Tlow and Thigh, 50 and 500 us.
-fn paper() -> TimelyParameters {
-    TimelyParameters {
-        t_low: DurationText::from_micros(50),
-        t_high: Auto::Is(DurationText::from_micros(500)),
-        ..TimelyParameters::default()
-    }
-}
-
-fn rules() -> Result<TimelyRules, ReproduceError> {
-    of(&paper())
-}
-
-fn of(parameters: &TimelyParameters) -> Result<TimelyRules, ReproduceError> {
+/// The rules with the paper's Tlow and Thigh, and other settings.
+fn rules(settings: &str) -> Result<TimelyRules, ReproduceError> {
+    let settings = format!("timely.t_low=50us timely.t_high=500us {settings}");
     let line = Rate::from_bytes_per_s(LINE as u64).unwrap_or(Rate::MAX);
-    Ok(parameters.rules(line, MIN_RTT, false)?)
+    Ok(parameters(&settings)?.timely.rules(line, MIN_RTT, false)?)
 }
 
 fn rate(flow: &TimelyFlow, rules: &TimelyRules) -> f64 {
@@ -43,23 +31,20 @@ fn rate(flow: &TimelyFlow, rules: &TimelyRules) -> f64 {
 /// Increase of the rate, in deltas, with each of these round-trip times, one per `MIN_RTT`.
 fn steps(rules: &TimelyRules, rtts: impl IntoIterator<Item = Time>) -> Vec<f64> {
     let mut flow = TimelyFlow::at(LINE / 4.0);
-    let mut step = |(number, rtt)| {
+    let step = |(number, rtt)| {
         let before = rate(&flow, rules);
         flow.acknowledged(rules, number * MIN_RTT, rtt, Mark::None);
         (rate(&flow, rules) - before) / DELTA
     };
-    (1..).zip(rtts).map(&mut step).collect()
+    (1..).zip(rtts).map(step).collect()
 }
 
-fn m1(_: &Bench) -> Judged {
-    Ok(growth(&rules()?))
-}
-
-fn growth(rules: &TimelyRules) -> Found {
+/// M1.
+fn increases(rules: &TimelyRules, found: &mut Found) -> Judged {
     let constant = steps(rules, [100 * US; 20]);
     let falling = steps(rules, (0..12).map(|number| (200 - number) * US));
     // The first RTT has no predecessor, so the sixth is the fifth decreasing one.
-    let hurried = falling.iter().position(|step| *step > 1.5).unwrap_or(0);
+    let faster = falling.iter().position(|step| *step > 1.5).unwrap_or(0);
     // A round-trip time that does not decrease restarts the count, even after a faster step.
     let (mut rtt, mut rtts, mut expected) = (200, Vec::new(), Vec::new());
     for falls in [4, 4, 6, 4] {
@@ -71,7 +56,7 @@ fn growth(rules: &TimelyRules) -> Found {
             expected.push(if fall < 5 { 1.0 } else { 5.0 });
         }
     }
-    let anew = steps(rules, rtts);
+    let restarted = steps(rules, rtts);
     // More frequent ACKs do not increase the rate faster.
     let mut flow = TimelyFlow::at(LINE / 4.0);
     let before = rate(&flow, rules);
@@ -79,88 +64,74 @@ fn growth(rules: &TimelyRules) -> Found {
         flow.acknowledged(rules, number * MIN_RTT / 10, 100 * US, Mark::None);
     }
     let often = (rate(&flow, rules) - before) / DELTA / 20.0;
-    let holds = constant.iter().all(|step| *step == 1.0)
-        && (often - 1.0).abs() < 1e-6
-        && anew == expected
-        && falling[..hurried].iter().all(|step| *step == 1.0)
-        && falling[hurried..].iter().all(|step| *step == 5.0)
-        && hurried == 5;
+    found.require(constant.iter().all(|step| *step == 1.0));
+    found.require((often - 1.0).abs() < 1e-6);
+    found.require(restarted == expected);
+    found.require(falling[..faster].iter().all(|step| *step == 1.0));
+    found.require(falling[faster..].iter().all(|step| *step == 5.0));
+    found.require(faster == 5);
     let mean = constant.iter().sum::<f64>() / constant.len() as f64;
-    found(
-        holds,
-        [
-            exact("deltas per minRTT at a constant 100 us", mean),
-            exact("with 10 ACKs in each", often),
-            exact("falling ones up to the first faster step", hurried as f64),
-            exact("deltas of that one", falling[hurried]),
-            exact(
-                "faster steps where 4, 4, 6 and 4 fall, with an equal one between (2)",
-                anew.iter().filter(|step| **step > 1.5).count() as f64,
-            ),
-        ],
-    )
+    found.value("deltas per minRTT at a constant 100 us", mean);
+    found.value("with 10 ACKs in each", often);
+    let name = "falling ones up to the first faster step";
+    found.value(name, faster as f64);
+    found.value("deltas of that one", falling[faster]);
+    let name = "faster steps where 4, 4, 6 and 4 fall, with an equal one between (2)";
+    let count = restarted.iter().filter(|step| **step > 1.5).count();
+    found.value(name, count as f64);
+    Ok(())
 }
 
-/// Random round-trip times at random intervals, with the rates before and after each.
-fn walk(rules: &TimelyRules, mut look: impl FnMut(Time, Time, f64, f64)) {
+/// Random round-trip times at random intervals: calls `check` with each, and the rates before and after.
+fn random_updates(rules: &TimelyRules, mut check: impl FnMut(Time, f64, f64)) {
     let mut random = Pcg64Mcg::seed_from_u64(1);
     let mut flow = TimelyFlow::at(LINE);
     let mut now = 0;
     for _ in 0..200_000 {
-        let gap = random.random_range(1..100) * US;
-        now += gap;
+        now += random.random_range(1..100) * US;
         // Below Tlow, between, and above Thigh.
         let most = [50, 500, 5_000][random.random_range(0..3)];
         let rtt = random.random_range(1..most) * US;
         let before = rate(&flow, rules);
         flow.acknowledged(rules, now, rtt, Mark::None);
-        look(gap, rtt, before, rate(&flow, rules));
+        check(rtt, before, rate(&flow, rules));
     }
 }
 
-fn m2(_: &Bench) -> Judged {
+fn m2(_: &Bench, found: &mut Found) -> Judged {
     let (mut least, mut cuts) = (1.0_f64, 0_u32);
-    walk(&rules()?, |_, _, before, after| {
+    random_updates(&rules("")?, |_, before, after| {
         // Rates are in whole bytes per second here.
         least = least.min((after + 1.0) / before);
         cuts += u32::from(after < before);
     });
-    Ok(found(
-        least >= 0.5 && cuts > 0,
-        [
-            exact("cuts in 200,000 random updates", cuts),
-            exact("lowest rate after one, over that before", least),
-        ],
-    ))
+    found.require(least >= 0.5 && cuts > 0);
+    found.value("cuts in 200,000 random updates", cuts);
+    found.value("lowest rate after one, over that before", least);
+    Ok(())
 }
 
-fn m3(_: &Bench) -> Judged {
-    Ok(cuts(&rules()?))
-}
-
-fn cuts(rules: &TimelyRules) -> Found {
-    let mut worst = 0.0_f64;
+/// M3.
+fn cuts(rules: &TimelyRules, found: &mut Found) -> Judged {
     let factor = |rtt_us: u64| {
         let mut flow = TimelyFlow::at(LINE);
         flow.acknowledged(rules, MIN_RTT, rtt_us * US, Mark::None);
         rate(&flow, rules) / LINE
     };
+    let mut worst = 0.0_f64;
     // Up to 1,333 us, where the decrease would be by half.
     for rtt_us in 501..=1_300_u32 {
         let expected = 1.0 - 0.8 * (1.0 - 500.0 / f64::from(rtt_us));
         worst = worst.max((factor(rtt_us.into()) - expected).abs());
     }
-    found(
-        worst < 2.0 / LINE,
-        [
-            exact("factor at 1000 us (0.6)", factor(1_000)),
-            exact("largest distance, 501 to 1300 us", worst),
-        ],
-    )
+    found.require(worst < 2.0 / LINE);
+    found.value("factor at 1000 us (0.6)", factor(1_000));
+    found.value("largest distance, 501 to 1300 us", worst);
+    Ok(())
 }
 
-fn m4(_: &Bench) -> Judged {
-    let rules = rules()?;
+fn m4(_: &Bench, found: &mut Found) -> Judged {
+    let rules = rules("")?;
     // Random round-trip times hardly ever give a gradient above 0 there; increasing ones do, all but the first.
     let rising = |from: Time| steps(&rules, (from + 1..from + 50).map(|rtt| rtt * US));
     let rises = rising(0).iter().filter(|step| **step == 1.0).count();
@@ -177,25 +148,21 @@ fn m4(_: &Bench) -> Judged {
         worst = worst.max((step * DELTA - expected).abs());
         before += step * DELTA;
     }
-    let (mut low, mut not) = (0_u32, 0_u32);
-    walk(&rules, |_, rtt, before, after| {
+    let (mut low, mut not_raised) = (0_u32, 0_u32);
+    random_updates(&rules, |rtt, before, after| {
         if rtt < 50 * US && before < LINE {
             low += 1;
-            not += u32::from(after <= before);
+            not_raised += u32::from(after <= before);
         }
     });
-    Ok(found(
-        low > 0 && not == 0 && rises == 49 && worst < 2.0,
-        [
-            exact("updates below Tlow, of 200,000 random ones", low),
-            exact("of these without an increase", not),
-            exact("increases by delta in 49 from 1 to 49 us", rises as f64),
-            exact(
-                "from 101 to 149 us: largest distance from a cut by beta gradient, bytes per second",
-                worst,
-            ),
-        ],
-    ))
+    found.require(low > 0 && not_raised == 0 && rises == 49 && worst < 2.0);
+    found.value("updates below Tlow, of 200,000 random ones", low);
+    found.value("of these without an increase", not_raised);
+    let name = "increases by delta in 49 from 1 to 49 us";
+    found.value(name, rises as f64);
+    let name = "from 101 to 149 us: largest distance from a cut by beta gradient, bytes per second";
+    found.value(name, worst);
+    Ok(())
 }
 
 /// An incast, as observed by a probe packet.
@@ -208,10 +175,10 @@ pub(crate) struct Incast {
 
 /// 16 to 1 at 10 Gb/s; from 20 ms on, a probe packet takes the same path every 50 us.
 fn incast(bench: &Bench, scheme: &str) -> Result<Incast, ReproduceError> {
-    let own = ["hosts=18", "link_rate=10gbit", "limit=40ms", scheme];
+    let settings = format!("hosts=18 link_rate=10gbit limit=40ms {scheme}");
     let bulk = (0..16).map(|from| flow(0, from, 17, ENDLESS));
     let probes = (0..380).map(|number| flow(20 * MS + number * 50 * US, 16, 17, 1_000));
-    let scenario = one_switch(&own, bulk.chain(probes).collect())?;
+    let scenario = one_switch(&settings, bulk.chain(probes))?;
     let (payload, header) = (scenario.parameters.payload, scenario.parameters.header);
     // Deterministic: a single run suffices.
     let counts = bench.run(&scenario, 1)?;
@@ -228,27 +195,22 @@ fn incast(bench: &Bench, scheme: &str) -> Result<Incast, ReproduceError> {
     })
 }
 
-fn m5(bench: &Bench) -> Judged {
+fn m5(bench: &Bench, found: &mut Found) -> Judged {
     let pfc = incast(bench, "scheme=none")?;
     let timely = incast(bench, "scheme=timely")?;
-    Ok(shorter(&pfc, &timely))
+    judge_incast(&pfc, &timely, found);
+    Ok(())
 }
 
 /// M5: judges an incast with PFC only and one with TIMELY.
-pub(crate) fn shorter(pfc: &Incast, timely: &Incast) -> Found {
+pub(crate) fn judge_incast(pfc: &Incast, timely: &Incast, found: &mut Found) {
     let times = pfc.p99_us / timely.p99_us;
-    found(
-        times >= 9.0 && timely.used >= 0.9,
-        [
-            exact(
-                "99th percentile of a packet's time, PFC only, us",
-                pfc.p99_us,
-            ),
-            exact("with TIMELY, us", timely.p99_us),
-            exact("times shorter", times),
-            exact("use of the link, with TIMELY", timely.used),
-        ],
-    )
+    found.require(times >= 9.0 && timely.used >= 0.9);
+    let name = "99th percentile of a packet's time, PFC only, us";
+    found.value(name, pfc.p99_us);
+    found.value("with TIMELY, us", timely.p99_us);
+    found.value("times shorter", times);
+    found.value("use of the link, with TIMELY", timely.used);
 }
 
 pub(super) const CLAIMS: &[Claim] = &[
@@ -257,7 +219,7 @@ pub(super) const CLAIMS: &[Claim] = &[
         kind: Kind::Public,
         published: "TIMELY: at a constant RTT between Tlow and Thigh the rate grows by delta per minRTT, by 5 delta only after 5 falling ones",
         band: "exact",
-        judge: m1,
+        judge: |_, found| increases(&rules("")?, found),
     },
     Claim {
         id: "M2",
@@ -271,7 +233,7 @@ pub(super) const CLAIMS: &[Claim] = &[
         kind: Kind::Public,
         published: "TIMELY: above Thigh the rate is multiplied by 1 - beta (1 - Thigh/rtt)",
         band: "to 2 bytes per second",
-        judge: m3,
+        judge: |_, found| cuts(&rules("")?, found),
     },
     Claim {
         id: "M4",
@@ -293,23 +255,21 @@ pub(super) const CLAIMS: &[Claim] = &[
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::assertions::Verdict;
-    use ecn_units::Fraction;
+    use crate::statement::Verdict;
 
     #[test]
     fn other_parameters_are_noticed() {
-        let usual = rules().unwrap();
-        assert_eq!(growth(&usual).verdict, Verdict::Holds);
-        assert_eq!(cuts(&usual).verdict, Verdict::Holds);
-        let sooner = of(&TimelyParameters {
-            hai_after: 4,
-            ..paper()
-        });
-        assert_eq!(growth(&sooner.unwrap()).verdict, Verdict::DoesNotHold);
-        let less = of(&TimelyParameters {
-            beta: Fraction::ratio(1, 2),
-            ..paper()
-        });
-        assert_eq!(cuts(&less.unwrap()).verdict, Verdict::DoesNotHold);
+        let verdict = |judge: fn(&TimelyRules, &mut Found) -> Judged, rules: &TimelyRules| {
+            let mut found = Found::default();
+            judge(rules, &mut found).unwrap();
+            found.verdict
+        };
+        let usual = rules("").unwrap();
+        assert_eq!(verdict(increases, &usual), Verdict::Holds);
+        assert_eq!(verdict(cuts, &usual), Verdict::Holds);
+        let sooner = rules("timely.hai_after=4").unwrap();
+        assert_eq!(verdict(increases, &sooner), Verdict::DoesNotHold);
+        let less = rules("timely.beta=1/2").unwrap();
+        assert_eq!(verdict(cuts, &less), Verdict::DoesNotHold);
     }
 }

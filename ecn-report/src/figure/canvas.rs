@@ -30,44 +30,28 @@ pub const MOST_LINES: usize = 6;
 /// No fill, outline or gaps.
 pub(super) const NONE: &str = "none";
 
+pub(super) const fn look(
+    color: &'static str,
+    width: f64,
+    dash: &'static str,
+    marker: Marker,
+) -> Look {
+    Look {
+        color,
+        width,
+        dash,
+        marker,
+    }
+}
+
 /// Colours of Okabe and Ito (2008), each with its own dash pattern and marker.
 pub(super) const LOOKS: [Look; MOST_LINES] = [
-    Look {
-        color: "#000000",
-        width: 1.8,
-        dash: NONE,
-        marker: Marker::Circle,
-    },
-    Look {
-        color: "#0072b2",
-        width: 1.8,
-        dash: "9 4",
-        marker: Marker::Square,
-    },
-    Look {
-        color: "#009e73",
-        width: 1.8,
-        dash: "4 3",
-        marker: Marker::Triangle,
-    },
-    Look {
-        color: "#cc79a7",
-        width: 1.8,
-        dash: "9 3 2 3",
-        marker: Marker::Diamond,
-    },
-    Look {
-        color: "#d55e00",
-        width: 2.6,
-        dash: NONE,
-        marker: Marker::Ring,
-    },
-    Look {
-        color: "#56b4e9",
-        width: 1.8,
-        dash: "2 3",
-        marker: Marker::Cross,
-    },
+    look("#000000", 1.8, NONE, Marker::Circle),
+    look("#0072b2", 1.8, "9 4", Marker::Square),
+    look("#009e73", 1.8, "4 3", Marker::Triangle),
+    look("#cc79a7", 1.8, "9 3 2 3", Marker::Diamond),
+    look("#d55e00", 2.6, NONE, Marker::Ring),
+    look("#56b4e9", 1.8, "2 3", Marker::Cross),
 ];
 
 pub(super) const INK: &str = "#222222";
@@ -92,6 +76,13 @@ pub(super) fn text_width(text: &str, style: TextStyle) -> f64 {
     };
     let em_width = if style.bold { TEXT * 1.12 } else { TEXT };
     text.chars().map(em).sum::<f64>() * em_width
+}
+
+/// Width of the widest text.
+pub(super) fn widest<'a>(texts: impl Iterator<Item = &'a String>, style: TextStyle) -> f64 {
+    texts
+        .map(|text| text_width(text, style))
+        .fold(0.0, f64::max)
 }
 
 /// Truncates a text to a width.
@@ -192,46 +183,32 @@ impl Canvas {
     }
 
     /// A marker with a white outline, so that it stands out from its line.
-    pub(super) fn marker(&mut self, (x, y): (f64, f64), look: &Look) {
-        let shape = |r: f64| -> Vec<(f64, f64)> {
-            match look.marker {
-                Marker::Square => vec![(-r, -r), (r, -r), (r, r), (-r, r)],
-                Marker::Triangle => {
-                    vec![(0.0, -1.25 * r), (1.2 * r, 0.85 * r), (-1.2 * r, 0.85 * r)]
-                }
-                Marker::Diamond => {
-                    vec![
-                        (0.0, -1.35 * r),
-                        (1.35 * r, 0.0),
-                        (0.0, 1.35 * r),
-                        (-1.35 * r, 0.0),
-                    ]
-                }
-                Marker::Circle | Marker::Ring | Marker::Cross => Vec::new(),
+    pub(super) fn marker(&mut self, at: (f64, f64), look: &Look) {
+        let (x, y) = at;
+        let mut polygon = |corners: &[(f64, f64)]| {
+            for (r, color) in [(4.6, WHITE), (3.4, look.color)] {
+                let corner = |(dx, dy): &(f64, f64)| (x + dx * r, y + dy * r);
+                self.polygon(&corners.iter().map(corner).collect::<Vec<_>>(), color);
             }
-            .into_iter()
-            .map(|(dx, dy)| (x + dx, y + dy))
-            .collect()
         };
         match look.marker {
+            Marker::Square => polygon(&[(-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0)]),
+            Marker::Triangle => polygon(&[(0.0, -1.25), (1.2, 0.85), (-1.2, 0.85)]),
+            Marker::Diamond => polygon(&[(0.0, -1.35), (1.35, 0.0), (0.0, 1.35), (-1.35, 0.0)]),
             Marker::Circle => {
-                self.circle((x, y), 4.6, WHITE);
-                self.circle((x, y), 3.5, look.color);
+                self.circle(at, 4.6, WHITE);
+                self.circle(at, 3.5, look.color);
             }
             Marker::Ring => {
-                self.circle((x, y), 5.4, WHITE);
-                self.circle((x, y), 4.4, look.color);
-                self.circle((x, y), 2.3, WHITE);
+                self.circle(at, 5.4, WHITE);
+                self.circle(at, 4.4, look.color);
+                self.circle(at, 2.3, WHITE);
             }
             Marker::Cross => {
                 let r = 3.6;
-                self.circle((x, y), 5.0, WHITE);
+                self.circle(at, 5.0, WHITE);
                 self.path(&[(x - r, y - r), (x + r, y + r)], look.color, 1.8);
                 self.path(&[(x - r, y + r), (x + r, y - r)], look.color, 1.8);
-            }
-            _ => {
-                self.polygon(&shape(4.6), WHITE);
-                self.polygon(&shape(3.4), look.color);
             }
         }
     }
@@ -304,8 +281,7 @@ pub(super) const VERTICAL: TextStyle = TextStyle {
 /// extremes.
 pub(super) fn thin(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let mut thinned: Vec<(f64, f64)> = Vec::new();
-    let same_column = |a: &(f64, f64), b: &(f64, f64)| a.0.floor() == b.0.floor();
-    for column in points.chunk_by(same_column) {
+    for column in points.chunk_by(|a, b| a.0.floor() == b.0.floor()) {
         if column.len() <= 4 {
             thinned.extend_from_slice(column);
             continue;

@@ -3,7 +3,7 @@
 use super::axis::Axis;
 use super::canvas::{
     Anchor, BOLD, Canvas, GREY, GRID, INK, LOOKS, Look, Marker, NONE, PLAIN, QUIET, WHITE, WIDTH,
-    fit, text_width,
+    fit, text_width, widest,
 };
 
 /// One column of a [`DotFigure`]: a quantity with its value in each row.
@@ -93,14 +93,8 @@ impl DotFigure {
         let top = 56.0;
         let bottom = top + self.rows.len() as f64 * row_height + 8.0;
         let height = bottom + 28.0;
-        let widest = |text: fn(&(String, String)) -> &String, style| {
-            self.rows
-                .iter()
-                .map(|row| text_width(text(row), style))
-                .fold(0.0, f64::max)
-        };
-        let group_width = widest(|row| &row.0, BOLD).min(140.0);
-        let name_width = widest(|row| &row.1, PLAIN).min(280.0 - group_width);
+        let group_width = widest(self.rows.iter().map(|row| &row.0), BOLD).min(140.0);
+        let name_width = widest(self.rows.iter().map(|row| &row.1), PLAIN).min(280.0 - group_width);
         let left = 12.0 + group_width + 14.0 + name_width + 14.0;
         let column_width = (WIDTH - left - 6.0) / self.columns.len().max(1) as f64;
 

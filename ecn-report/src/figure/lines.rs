@@ -2,8 +2,8 @@
 
 use super::axis::{Axis, spread};
 use super::canvas::{
-    Anchor, BOLD, Canvas, GRID, INK, LOOKS, NONE, PLAIN, QUIET, VERTICAL, WIDTH, fit, text_width,
-    thin,
+    Anchor, BOLD, Canvas, GRID, INK, LOOKS, Look, NONE, PLAIN, QUIET, VERTICAL, WIDTH, fit,
+    text_width, thin, widest,
 };
 
 /// A line of a panel.
@@ -18,6 +18,17 @@ pub struct Line {
     pub look: usize,
     /// Limits of each point's confidence interval, drawn as a bar; may be empty.
     pub bars: Vec<(f64, f64)>,
+}
+
+impl Line {
+    fn look(&self) -> &'static Look {
+        &LOOKS[self.look % LOOKS.len()]
+    }
+
+    fn finite_points(&self) -> impl Iterator<Item = (f64, f64)> {
+        let points = self.points.iter().copied();
+        points.filter(|(x, y)| x.is_finite() && y.is_finite())
+    }
 }
 
 /// One panel of a figure.
@@ -104,7 +115,6 @@ impl Frame<'_> {
     }
 
     fn draw_lines(&self, canvas: &mut Canvas, panel: &Panel, x_stop: f64) {
-        let look = |line: &Line| &LOOKS[line.look % LOOKS.len()];
         let inside = |line: &Line| -> Vec<Vec<(f64, f64)>> {
             line.points
                 .chunk_by(|a, b| a.1.is_finite() == b.1.is_finite())
@@ -116,14 +126,14 @@ impl Frame<'_> {
         // Dashed lines over solid ones and thin over wide ones, so that coinciding lines remain visible.
         let mut order: Vec<_> = panel.lines.iter().zip(&parts).collect();
         order.sort_by(|(a, _), (b, _)| {
-            let (a, b) = (look(a), look(b));
+            let (a, b) = (a.look(), b.look());
             (a.dash != NONE)
                 .cmp(&(b.dash != NONE))
                 .then(b.width.total_cmp(&a.width))
         });
         for (line, parts) in order {
             for part in parts {
-                canvas.line(part, look(line));
+                canvas.line(part, line.look());
             }
         }
         self.draw_bars(canvas, panel);
@@ -142,7 +152,7 @@ impl Frame<'_> {
                         .find(|group| group.iter().any(|(_, other)| *other == number));
                     let turn = group.map(|group| group[at % group.len()].1);
                     if turn == Some(number) {
-                        canvas.marker((x, y), look(line));
+                        canvas.marker((x, y), line.look());
                     }
                 }
                 continue;
@@ -151,7 +161,7 @@ impl Frame<'_> {
             let mut next = self.left + 24.0 + 22.0 * number as f64;
             for (x, y) in points(number) {
                 if x >= next && x <= self.right - 4.0 {
-                    canvas.marker((x, y), look(line));
+                    canvas.marker((x, y), line.look());
                     next = x + 110.0;
                 }
             }
@@ -164,7 +174,7 @@ impl Frame<'_> {
         const APART: f64 = 3.0;
         let middle = panel.lines.len().saturating_sub(1) as f64 / 2.0;
         for (number, line) in panel.lines.iter().enumerate() {
-            let color = LOOKS[line.look % LOOKS.len()].color;
+            let color = line.look().color;
             let aside = (number as f64 - middle) * APART;
             let bars = line.points.iter().zip(&line.bars);
             for ((x, _), (low, high)) in
@@ -182,26 +192,20 @@ impl Frame<'_> {
 
     /// Labels on the right, at the heights of the line ends, moved apart where they would overlap.
     fn draw_labels(&self, canvas: &mut Canvas, panel: &Panel, x_stop: f64) {
-        let ends: Vec<_> = panel
-            .lines
-            .iter()
-            .filter_map(|line| {
-                // The mean over the end of the line: its last point may be an outlier.
-                let points: Vec<_> = line
-                    .points
-                    .iter()
-                    .filter(|(x, y)| x.is_finite() && y.is_finite())
-                    .collect();
-                let last = &points[points.len() - points.len().div_ceil(8).min(points.len())..];
-                let mean = last.iter().map(|(_, y)| y).sum::<f64>() / last.len() as f64;
-                let end = last.last()?;
-                Some((line, self.at((end.0, mean))))
-            })
-            .collect();
+        let mut ends = Vec::new();
+        for line in &panel.lines {
+            let points: Vec<_> = line.finite_points().collect();
+            // The mean over the end of the line: its last point may be an outlier.
+            let last = &points[points.len() - points.len().div_ceil(8)..];
+            let mean = last.iter().map(|(_, y)| y).sum::<f64>() / last.len() as f64;
+            if let Some((x, _)) = last.last() {
+                ends.push((line, self.at((*x, mean))));
+            }
+        }
         let wanted: Vec<f64> = ends.iter().map(|(_, (_, y))| *y).collect();
         let placed = spread(&wanted, 18.0, self.top + 4.0, self.bottom - 6.0);
         for ((line, (x, y)), label_y) in ends.into_iter().zip(placed) {
-            let look = &LOOKS[line.look % LOOKS.len()];
+            let look = line.look();
             let start = self.right + 14.0;
             canvas.path(&[(x + 3.0, y), (start - 2.0, label_y)], GRID, 1.0);
             canvas.line(&[(start, label_y), (start + 26.0, label_y)], look);
@@ -218,15 +222,10 @@ impl LineFigure {
     pub fn to_svg(&self) -> String {
         let columns = if self.panels.len() > 3 { 2 } else { 1 };
         let rows = self.panels.len().div_ceil(columns).max(1);
-        let all = || {
-            let lines = self.panels.iter().flat_map(|panel| &panel.lines);
-            lines
-                .flat_map(|line| &line.points)
-                .filter(|(x, y)| x.is_finite() && y.is_finite())
-        };
+        let lines = || self.panels.iter().flat_map(|panel| &panel.lines);
+        let all = || lines().flat_map(Line::finite_points);
         let x_max = all().map(|point| point.0).fold(self.x_at_least, f64::max);
-        let lines = self.panels.iter().flat_map(|panel| &panel.lines);
-        let bars = lines.flat_map(|line| &line.bars);
+        let bars = lines().flat_map(|line| &line.bars);
         let tops = all().map(|point| point.1).chain(bars.map(|bar| bar.1));
         let y_max = tops
             .filter(|top| top.is_finite())
@@ -245,17 +244,12 @@ impl LineFigure {
             y_ticks = y.ticks().collect();
         }
 
-        let tick_width = y_ticks
-            .iter()
-            .map(|(_, label)| text_width(label, PLAIN))
-            .fold(0.0, f64::max);
-        let label_width = self
-            .panels
-            .iter()
-            .flat_map(|panel| &panel.lines)
-            .map(|line| text_width(&line.label, PLAIN))
-            .fold(0.0, f64::max)
-            .min(if columns == 1 { 200.0 } else { 90.0 });
+        let tick_width = widest(y_ticks.iter().map(|(_, label)| label), PLAIN);
+        let label_width = widest(lines().map(|line| &line.label), PLAIN).min(if columns == 1 {
+            200.0
+        } else {
+            90.0
+        });
         let (left_margin, right_margin) = (tick_width + 12.0, label_width + 50.0);
         let (outer_left, outer_bottom) = (30.0, 18.0);
         let cell_width = (WIDTH - outer_left) / columns as f64;
@@ -283,20 +277,16 @@ impl LineFigure {
             let stop = cell_left + cell_width - 2.0;
             // Bold text is wider.
             let title = fit(&panel.title, BOLD, stop - frame.left);
-            canvas.text(&title, (frame.left, cell_top + 16.0), Anchor::Start, BOLD);
+            let title_y = cell_top + 16.0;
+            canvas.text(&title, (frame.left, title_y), Anchor::Start, BOLD);
             let note_left = frame.left + text_width(&title, BOLD) + 8.0;
             if stop - note_left >= text_width(&panel.note, PLAIN) {
-                canvas.text(
-                    &panel.note,
-                    (note_left, cell_top + 16.0),
-                    Anchor::Start,
-                    QUIET,
-                );
+                canvas.text(&panel.note, (note_left, title_y), Anchor::Start, QUIET);
             }
             frame.draw_axes(&mut canvas);
             frame.draw_lines(&mut canvas, panel, stop);
-            let is_lowest = number + columns >= self.panels.len();
-            if is_lowest {
+            // The lowest of its column.
+            if number + columns >= self.panels.len() {
                 let at = ((frame.left + frame.right) / 2.0, frame.bottom + 36.0);
                 canvas.text(&self.x_label, at, Anchor::Middle, PLAIN);
             }

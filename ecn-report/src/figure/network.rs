@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::canvas::{
     Anchor, BOLD, Canvas, GREY, INK, Look, Marker, NONE, PLAIN, QUIET, TextStyle, VERTICAL, WHITE,
-    WIDTH, fit, text_width,
+    WIDTH, fit, look, text_width, widest,
 };
 
 /// A network to draw.
@@ -49,12 +49,7 @@ const ARCS: f64 = 44.0;
 const SWITCH: &str = "#ddecf7";
 const LINK: &str = "#8c8c8c";
 /// A link that is down at some time.
-const FAILED: Look = Look {
-    color: "#d55e00",
-    width: 1.6,
-    dash: "4 3",
-    marker: Marker::Cross,
-};
+const FAILED: Look = look("#d55e00", 1.6, "4 3", Marker::Cross);
 /// Maximum number of links with labels: more would overlap.
 const MOST_LABELS: usize = 24;
 
@@ -73,6 +68,7 @@ struct Row {
     /// Their centres.
     x: Vec<f64>,
     names: Names,
+    top: f64,
     width: f64,
     height: f64,
     color: &'static str,
@@ -80,8 +76,7 @@ struct Row {
 
 impl Row {
     fn new(labels: Vec<String>, x: Vec<f64>, slot: f64, color: &'static str) -> Self {
-        let widths = labels.iter().map(|label| text_width(label, PLAIN));
-        let widest = widths.fold(0.0, f64::max).min(140.0);
+        let widest = widest(labels.iter(), PLAIN).min(140.0);
         let names = match slot {
             slot if slot >= widest + 16.0 => Names::Across,
             slot if slot >= UPWARDS - 0.01 => Names::Upwards,
@@ -96,18 +91,18 @@ impl Row {
             labels,
             x,
             names,
+            top: 0.0,
             width,
             height,
             color,
         }
     }
 
-    /// Draws the boxes below `top`.
-    fn draw(&self, canvas: &mut Canvas, top: f64) {
+    fn draw(&self, canvas: &mut Canvas) {
         for (label, x) in self.labels.iter().zip(&self.x) {
-            let corner = (x - self.width / 2.0, top);
+            let corner = (x - self.width / 2.0, self.top);
             canvas.rectangle(corner, (self.width, self.height), self.color, INK);
-            let middle = (*x, top + self.height / 2.0);
+            let middle = (*x, self.top + self.height / 2.0);
             let name = fit(label, PLAIN, 140.0);
             match self.names {
                 Names::Across => canvas.text(&name, middle, Anchor::Middle, PLAIN),
@@ -115,13 +110,13 @@ impl Row {
                 Names::Ends => {}
             }
         }
-        let ends = [
-            (self.labels.first(), Anchor::Start),
-            (self.labels.last(), Anchor::End),
-        ];
-        for ((label, side), x) in ends.into_iter().zip([self.x.first(), self.x.last()]) {
-            if let (Names::Ends, Some(label), Some(x)) = (self.names, label, x) {
-                canvas.text(label, (*x, top - 10.0), side, QUIET);
+        if self.names == Names::Ends {
+            let mut boxes = self.labels.iter().zip(&self.x);
+            let (first, last) = (boxes.clone().next(), boxes.next_back());
+            for (end, side) in [(first, Anchor::Start), (last, Anchor::End)] {
+                if let Some((label, x)) = end {
+                    canvas.text(label, (*x, self.top - 10.0), side, QUIET);
+                }
             }
         }
     }
@@ -202,17 +197,14 @@ impl NetworkFigure {
         }
         for (upper, row) in rows.iter_mut().enumerate().skip(1) {
             let mean = |switch: usize| {
-                let below = neighbours[switch]
-                    .iter()
-                    .filter(|next| layer[**next] + 1 == upper);
-                let (sum, count) = below.fold((0.0, 0.0), |(sum, count), next| {
-                    (sum + place[*next], count + 1.0)
-                });
-                sum / f64::max(count, 1.0)
+                let next = neighbours[switch].iter();
+                let below: Vec<f64> = next
+                    .filter(|next| layer[**next] + 1 == upper)
+                    .map(|next| place[*next])
+                    .collect();
+                below.iter().sum::<f64>() / below.len().max(1) as f64
             };
-            let mut means: Vec<(f64, usize)> = row.iter().map(|one| (mean(*one), *one)).collect();
-            means.sort_by(|a, b| a.0.total_cmp(&b.0));
-            *row = means.into_iter().map(|(_, switch)| switch).collect();
+            row.sort_by(|a, b| mean(*a).total_cmp(&mean(*b)));
             places(row, &mut place);
         }
         rows
@@ -259,98 +251,76 @@ impl NetworkFigure {
         let (left, inner) = (10.0, width - 20.0);
 
         let slot = inner / slots.iter().sum::<usize>().max(1) as f64;
-        let (mut host_x, mut labels, mut lowest_x, mut used) =
-            (Vec::new(), Vec::new(), Vec::new(), 0);
-        for (hosts, slots) in below.iter().zip(&slots) {
+        // Of each box its name, its x and that of its switch.
+        let (mut hosts, mut lowest_x, mut used) = (Vec::new(), Vec::new(), 0);
+        for (boxes, slots) in below.iter().zip(&slots) {
             let middle = |number: usize| left + (number as f64 + 0.5) * slot;
-            let (first, last) = (middle(used), middle(used + slots - 1));
-            let shift = (slots - hosts.len()) as f64 * slot / 2.0;
-            host_x.extend((0..hosts.len()).map(|number| middle(used + number) + shift));
-            labels.extend(hosts.iter().map(|host| host.0.clone()));
-            lowest_x.push((first + last) / 2.0);
+            let switch_x = (middle(used) + middle(used + slots - 1)) / 2.0;
+            let shift = (slots - boxes.len()) as f64 * slot / 2.0;
+            for (number, (name, _)) in boxes.iter().enumerate() {
+                hosts.push((name, middle(used + number) + shift, switch_x));
+            }
+            lowest_x.push(switch_x);
             used += slots;
         }
-        let gap = |x: &[f64]| {
-            let between = x.windows(2).map(|pair| pair[1] - pair[0]);
-            between.fold(inner, f64::min)
-        };
-        let hosts_row = Row::new(labels, host_x, slot, WHITE);
+        let names = hosts.iter().map(|(name, ..)| (*name).clone()).collect();
+        let host_x = hosts.iter().map(|(_, x, _)| *x).collect();
+        let mut hosts_row = Row::new(names, host_x, slot, WHITE);
         let mut rows = Vec::new();
         for (number, row) in layers.rows.iter().enumerate() {
-            let labels = row
-                .iter()
-                .map(|switch| self.switches[*switch].clone())
-                .collect();
+            let names = row.iter().map(|switch| self.switches[*switch].clone());
             let even = |place| left + (place as f64 + 0.5) / row.len() as f64 * inner;
             let x: Vec<f64> = match number {
                 0 => lowest_x.clone(),
                 _ => (0..row.len()).map(even).collect(),
             };
-            let slot = gap(&x);
-            rows.push(Row::new(labels, x, slot, SWITCH));
+            let between = x.windows(2).map(|pair| pair[1] - pair[0]);
+            let slot = between.fold(inner, f64::min);
+            rows.push(Row::new(names.collect(), x, slot, SWITCH));
         }
-        let (tops, y) = self.tops(&layers, &rows);
-        let hosts_top = y - GAP / 3.0;
-        let height = (hosts_top + hosts_row.height + 10.0).round();
+        hosts_row.top = self.place_rows(&layers, &mut rows) - GAP / 3.0;
+        let height = (hosts_row.top + hosts_row.height + 10.0).round();
         let mut canvas = Canvas::new((width, height), &self.title);
         canvas.text(&self.title, (left, 16.0), Anchor::Start, BOLD);
         let beside = left + text_width(&self.title, BOLD) + 10.0;
         let note = fit(&self.note, PLAIN, width - beside - 4.0);
         canvas.text(&note, (beside, 16.0), Anchor::Start, QUIET);
-        self.draw_links(&mut canvas, &layers, &rows, &tops, width);
-        let bottom = rows
-            .first()
-            .zip(tops.first())
-            .map_or(0.0, |(row, top)| top + row.height);
-        let mut host_x = hosts_row.x.iter();
-        for (switch_x, host) in lowest_x
-            .iter()
-            .zip(&below)
-            .flat_map(|(x, hosts)| hosts.iter().map(move |host| (*x, &host.0)))
-        {
-            let Some(x) = host_x.next() else { break };
-            let ends = [(switch_x, bottom), (*x, hosts_top)];
-            if self.failed_hosts.contains(host) {
+        self.draw_links(&mut canvas, &layers, &rows, width);
+        let bottom = rows.first().map_or(0.0, |row| row.top + row.height);
+        for (name, x, switch_x) in hosts {
+            let ends = [(switch_x, bottom), (x, hosts_row.top)];
+            if self.failed_hosts.contains(name) {
                 canvas.line(&ends, &FAILED);
             } else {
                 canvas.path(&ends, LINK, 0.8);
             }
         }
-        for (row, top) in rows.iter().zip(&tops) {
-            row.draw(&mut canvas, *top);
+        for row in rows.iter().chain([&hosts_row]) {
+            row.draw(&mut canvas);
         }
-        hosts_row.draw(&mut canvas, hosts_top);
         canvas.into_svg()
     }
 
-    /// Top of each row, below the title, and the bottom of the last one.
-    fn tops(&self, layers: &Layers, rows: &[Row]) -> (Vec<f64>, f64) {
-        let mut tops = vec![0.0; rows.len()];
+    /// Places the rows below the title; returns the bottom of the last one.
+    fn place_rows(&self, layers: &Layers, rows: &mut [Row]) -> f64 {
         let mut y = 30.0 + 14.0;
-        for (number, row) in rows.iter().enumerate().rev() {
-            let around = self.links.iter().any(|(a, b)| {
+        let highest = rows.len().saturating_sub(1);
+        for (number, row) in rows.iter_mut().enumerate().rev() {
+            let mut links = self.links.iter();
+            let goes_around = links.any(|(a, b)| {
                 let ((layer, x), (other, x2)) = (layers.of[*a], layers.of[*b]);
                 layer == number && other == number && x.abs_diff(x2) > 1
             });
-            y += if around && number + 1 == rows.len() {
-                ARCS
-            } else {
-                0.0
-            };
-            tops[number] = y;
+            if goes_around && number == highest {
+                y += ARCS;
+            }
+            row.top = y;
             y += row.height + GAP;
         }
-        (tops, y)
+        y
     }
 
-    fn draw_links(
-        &self,
-        canvas: &mut Canvas,
-        layers: &Layers,
-        rows: &[Row],
-        tops: &[f64],
-        width: f64,
-    ) {
+    fn draw_links(&self, canvas: &mut Canvas, layers: &Layers, rows: &[Row], width: f64) {
         let thickness = if self.links.len() > 300 { 0.4 } else { 1.0 };
         let mut parallel: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
         for (link, (a, b)) in self.links.iter().enumerate() {
@@ -359,36 +329,25 @@ impl NetworkFigure {
         }
         let mut labels = Vec::new();
         for ((a, b), links) in parallel {
-            let count = links.len();
-            let (lower, upper) = if layers.of[a].0 <= layers.of[b].0 {
-                (a, b)
-            } else {
-                (b, a)
-            };
-            let place = |switch: usize| {
-                let (layer, place) = layers.of[switch];
-                (
-                    layer,
-                    place,
-                    rows[layer].x[place],
-                    tops[layer],
-                    &rows[layer],
-                )
-            };
-            let ((layer, at, x, top, row), (other, to, x2, top2, row2)) =
-                (place(lower), place(upper));
+            let mut ends = [layers.of[a], layers.of[b]];
+            // The lower end first; in a row, that with the lower number.
+            ends.sort_by_key(|(layer, _)| *layer);
+            let [(layer, at), (other, to)] = ends;
+            let (row, row2) = (&rows[layer], &rows[other]);
+            let (x, x2) = (row.x[at], row2.x[to]);
+            let middle = (links.len() - 1) as f64 / 2.0;
             for (number, link) in links.into_iter().enumerate() {
-                let aside = (number as f64 - (count - 1) as f64 / 2.0) * 4.0;
+                let aside = (number as f64 - middle) * 4.0;
                 let path = if layer != other {
-                    vec![(x + aside, top), (x2 + aside, top2 + row2.height)]
+                    vec![(x + aside, row.top), (x2 + aside, row2.top + row2.height)]
                 } else if at.abs_diff(to) == 1 {
-                    let y = top + row.height / 2.0 + aside;
+                    let y = row.top + row.height / 2.0 + aside;
                     vec![(x, y), (x2, y)]
                 } else {
                     let rise = ARCS - 6.0 + aside;
                     let arc = |step: u32| {
                         let t = f64::from(step) / 24.0;
-                        (x + (x2 - x) * t, top - 4.0 * t * (1.0 - t) * rise)
+                        (x + (x2 - x) * t, row.top - 4.0 * t * (1.0 - t) * rise)
                     };
                     (0..=24).map(arc).collect()
                 };
@@ -399,7 +358,7 @@ impl NetworkFigure {
                     canvas.path(&path, LINK, thickness);
                 }
                 if let Some(special) = special.filter(|special| !special.label.is_empty()) {
-                    labels.push((special, beside_at(&path, number)));
+                    labels.push((special, label_at(&path, number)));
                 }
             }
         }
@@ -409,16 +368,20 @@ impl NetworkFigure {
         labels.truncate(MOST_LABELS);
         for (special, (x, y)) in labels {
             let color = if special.failed { FAILED.color } else { GREY };
-            let half = text_width(&special.label, PLAIN) / 2.0 + 4.0;
-            let x = x.clamp(half, (width - half).max(half));
-            beside(canvas, &special.label, (x, y), color);
+            let label = &special.label;
+            let half = text_width(label, PLAIN) / 2.0 + 1.0;
+            let margin = half + 3.0;
+            let x = x.clamp(margin, (width - margin).max(margin));
+            // A white background keeps lines out of the label.
+            canvas.rectangle((x - half, y - 8.0), (2.0 * half, 16.0), WHITE, NONE);
+            canvas.text(label, (x, y), Anchor::Middle, TextStyle { color, ..PLAIN });
         }
     }
 }
 
 /// Position of a link's label: nearer to the lower end, because links cross in the middle; labels of parallel links are
 /// below each other.
-fn beside_at(path: &[(f64, f64)], number: usize) -> (f64, f64) {
+fn label_at(path: &[(f64, f64)], number: usize) -> (f64, f64) {
     let down = number as f64 * 15.0;
     match path {
         [(x, y), (x2, y2)] => (x + (x2 - x) * 0.3, y + (y2 - y) * 0.3 + down),
@@ -429,13 +392,6 @@ fn beside_at(path: &[(f64, f64)], number: usize) -> (f64, f64) {
     }
 }
 
-/// A label on a white background, which keeps lines out of it.
-fn beside(canvas: &mut Canvas, label: &str, (x, y): (f64, f64), color: &'static str) {
-    let half = text_width(label, PLAIN) / 2.0 + 1.0;
-    canvas.rectangle((x - half, y - 8.0), (2.0 * half, 16.0), WHITE, NONE);
-    canvas.text(label, (x, y), Anchor::Middle, TextStyle { color, ..PLAIN })
-}
-
 /// The switches along a chain or ring, if none has more than two neighbours, from the first end or, without ends, from
 /// the first switch.
 fn row(neighbours: &[Vec<usize>]) -> Option<Vec<usize>> {
@@ -443,19 +399,19 @@ fn row(neighbours: &[Vec<usize>]) -> Option<Vec<usize>> {
         return None;
     }
     let mut row: Vec<usize> = Vec::new();
-    let mut there = vec![false; neighbours.len()];
+    let mut visited = vec![false; neighbours.len()];
     // Try the ends first, so that a chain is not started in its middle.
     let mut starts: Vec<usize> = (0..neighbours.len()).collect();
     starts.sort_by_key(|switch| neighbours[*switch].len() == 2);
     for start in starts {
-        let mut next = Some(start).filter(|switch| !there[*switch]);
+        let mut next = Some(start).filter(|switch| !visited[*switch]);
         while let Some(switch) = next {
-            there[switch] = true;
+            visited[switch] = true;
             row.push(switch);
             next = neighbours[switch]
                 .iter()
                 .copied()
-                .find(|next| !there[*next]);
+                .find(|next| !visited[*next]);
         }
     }
     Some(row)

@@ -77,13 +77,13 @@ fn column_of<T: DataType>(
     value: impl Fn(Cell) -> Option<T::T>,
 ) -> Result<(), ParquetError> {
     let values: Vec<Option<T::T>> = cells.map(value).collect();
-    let there: Vec<i16> = values.iter().map(|value| value.is_some().into()).collect();
+    let is_present: Vec<i16> = values.iter().map(|value| value.is_some().into()).collect();
     let values: Vec<T::T> = values.into_iter().flatten().collect();
     let column = group.next_column()?;
     let mut column = column.ok_or_else(|| ParquetError::General("too few columns".to_owned()))?;
     column
         .typed::<T>()
-        .write_batch(&values, Some(&there), None)?;
+        .write_batch(&values, Some(&is_present), None)?;
     column.close()
 }
 
@@ -106,38 +106,31 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&bytes).unwrap();
         let reader = SerializedFileReader::new(file).unwrap();
-        let rows: Vec<Vec<(String, Field)>> = reader
+        let rows: Vec<_> = reader
             .get_row_iter(None)
             .unwrap()
-            .map(|row| {
-                row.unwrap()
-                    .get_column_iter()
-                    .map(|(n, f)| (n.clone(), f.clone()))
-                    .collect()
-            })
+            .map(Result::unwrap)
             .collect();
-        let fields = |row: usize| -> Vec<Field> {
-            rows[row].iter().map(|(_, field)| field.clone()).collect()
-        };
-        assert_eq!(
-            fields(0),
+        let read = rows.iter().map(|row| {
+            let columns = row.get_column_iter();
+            columns
+                .map(|(name, field)| (name.as_str(), field.clone()))
+                .collect::<Vec<_>>()
+        });
+        let expected = [
             [
-                Field::Long(-1),
-                Field::Double(2.0),
-                Field::Str("a".into()),
-                Field::Null
-            ]
-        );
-        assert_eq!(
-            fields(1),
+                ("whole", Field::Long(-1)),
+                ("number", Field::Double(2.0)),
+                ("text", Field::Str("a".into())),
+                ("null", Field::Null),
+            ],
             [
-                Field::Null,
-                Field::Double(0.1),
-                Field::Str("7".into()),
-                Field::Null
-            ]
-        );
-        let names: Vec<&String> = rows[0].iter().map(|(name, _)| name).collect();
-        assert_eq!(names, ["whole", "number", "text", "null"]);
+                ("whole", Field::Null),
+                ("number", Field::Double(0.1)),
+                ("text", Field::Str("7".into())),
+                ("null", Field::Null),
+            ],
+        ];
+        assert_eq!(read.collect::<Vec<_>>(), expected);
     }
 }

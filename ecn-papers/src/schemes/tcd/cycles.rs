@@ -4,11 +4,10 @@ use ecn_sim::engine::{Time, US};
 use ecn_sim::fabric::series::Change;
 use ecn_sim::fabric::{Counts, RunError, Scenario};
 
-use super::{Judged, TRACE};
 use crate::ReproduceError;
-use crate::assertions::Found;
-use crate::schemes::Bench;
-use crate::schemes::chain::{C, FRAME, FRAME_US, PAUSE, changes, merge, spells};
+use crate::schemes::chain::{C, FRAME, FRAME_US, PAUSE, changes, incast, on_periods};
+use crate::schemes::{Bench, Judged};
+use crate::statement::Found;
 
 /// Packets: a pause is sent above XOFF, and withdrawn at XON. Half-way between whole packets, of which queues consist:
 /// XOFF is exceeded by the 200th, and XON reached with the 100th.
@@ -39,12 +38,14 @@ impl Senders {
     }
 
     fn scenario(&self) -> Result<Scenario, ReproduceError> {
-        let xoff = format!("xoff={}B", XOFF * FRAME);
-        let gap = format!("xon_gap={}B", (XOFF - self.xon) * FRAME);
-        let delay = format!("link_delay={}us", self.delay_us);
-        let headroom = format!("headroom={:.0}B", self.headroom.ceil());
-        let settings = ["thresholds=static", &xoff, &gap, &delay, &headroom];
-        merge(self.number, &settings, 8_000_000 / u64::from(self.number))
+        let settings = format!(
+            "thresholds=static xoff={}B xon_gap={}B link_delay={}us headroom={:.0}B",
+            XOFF * FRAME,
+            (XOFF - self.xon) * FRAME,
+            self.delay_us,
+            self.headroom.ceil()
+        );
+        incast(self.number, &settings, 8_000_000 / u64::from(self.number))
     }
 }
 
@@ -68,60 +69,57 @@ struct Cycles {
     queue: (f64, f64),
 }
 
+fn us(time: Time) -> f64 {
+    time as f64 / US as f64
+}
+
 fn cycles(bench: &Bench, senders: &Senders) -> Result<Cycles, ReproduceError> {
     let scenario = senders.scenario()?;
     let topology = scenario.topology()?;
-    let counts = bench.run_with(&scenario, 1, &TRACE)?;
-    let us = |time: Time| time as f64 / US as f64;
+    let counts = bench.traced(&scenario)?;
     // The rest of the frame that is in transmission when a pause arrives.
     let rest = |on: f64| (on / FRAME_US).ceil() * FRAME_US - on;
-    let mut tau = tau(senders.delay_us);
-    let (mut on, mut off) = (0.0, 0.0);
-    let (mut shares, mut from, mut last) = (Vec::new(), Vec::new(), Time::MAX);
     let number = f64::from(senders.number);
+    let mut cycles = Cycles {
+        on: 0.0,
+        off: 0.0,
+        tau: tau(senders.delay_us),
+        shares: Vec::new(),
+        queue: (f64::INFINITY, 0.0),
+    };
+    let (mut starts, mut last) = (Vec::new(), Time::MAX);
     for sender in 0..senders.number {
-        let all = spells(&counts, sender);
+        let periods = on_periods(&counts, sender);
         // In the last cycles, other flows have finished.
-        let Some(used) = all.len().checked_sub(3).map(|count| &all[..count]) else {
-            continue;
-        };
-        let [(start, stop), (again, _), ..] = *used else {
+        let used = &periods[..periods.len().saturating_sub(3)];
+        let ([(start, stop), (again, _), ..], [whole @ .., (end, _)]) = (used, used) else {
             continue;
         };
         let (length, gap) = (us(stop - start), us(again - stop));
-        on += (length + rest(length)) / number;
-        off += (gap - rest(length)) / number;
-        tau += rest(length) / number;
-        let whole = &used[..used.len() - 1];
-        let end = used[used.len() - 1].0;
-        let sum: f64 = whole
-            .iter()
-            .map(|s| us(s.1 - s.0) + rest(us(s.1 - s.0)))
-            .sum();
-        let arrived = delivered(&counts, sender, (start, end)) as f64 * FRAME / 1_000.0;
-        shares.push((sum / us(end - start), arrived / (us(end - start) * C / 1e6)));
-        from.push((sender, start));
-        last = last.min(end);
+        cycles.on += (length + rest(length)) / number;
+        cycles.off += (gap - rest(length)) / number;
+        cycles.tau += rest(length) / number;
+        let lengths = whole.iter().map(|(on, off)| us(off - on));
+        let sum: f64 = lengths.map(|length| length + rest(length)).sum();
+        let time = us(end - start);
+        let arrived = delivered(&counts, sender, (*start, *end)) as f64 * FRAME / 1_000.0;
+        let shares = (sum / time, arrived / (time * C / 1e6));
+        cycles.shares.push(shares);
+        starts.push((sender, *start));
+        last = last.min(*end);
     }
-    let mut queue = (f64::INFINITY, 0.0_f64);
-    for (sender, start) in from {
+    let (shortest, longest) = (&mut cycles.queue.0, &mut cycles.queue.1);
+    for (sender, start) in starts {
         for traced in changes(&counts, topology.peer[sender as usize]) {
-            let Change::Holds(bytes) = traced.change else {
-                continue;
-            };
-            queue.1 = queue.1.max(bytes.into());
-            if (start..last).contains(&traced.time) {
-                queue.0 = queue.0.min(bytes.into());
+            if let Change::Holds(bytes) = traced.change {
+                *longest = longest.max(bytes.into());
+                if (start..last).contains(&traced.time) {
+                    *shortest = shortest.min(bytes.into());
+                }
             }
         }
     }
-    Ok(Cycles {
-        on,
-        off,
-        tau,
-        shares,
-        queue,
-    })
+    Ok(cycles)
 }
 
 /// Payload of a sender's only flow that arrived in this time.
@@ -136,8 +134,7 @@ fn delivered(counts: &Counts, sender: u32, (from, to): (Time, Time)) -> u64 {
 
 const SENDERS: [u32; 3] = [2, 3, 4];
 
-pub(super) fn t5(bench: &Bench) -> Judged {
-    let mut found = Found::default();
+pub(super) fn t5(bench: &Bench, found: &mut Found) -> Judged {
     for (number, xon, delay_us) in [
         (2, 150.5, 1),
         (2, XON, 1),
@@ -160,17 +157,18 @@ pub(super) fn t5(bench: &Bench) -> Judged {
         found.value(format!("T_off, us (formula {off:.2})"), c.off);
         found.value("error, MTU times", off_by / FRAME_US);
     }
-    Ok(found.noted(
-        "Queues consist of whole packets: a pause is sent when one lifts the queue above Xoff, and withdrawn when one leaves it at or \
-         below Xon. So all thresholds within a packet are equivalent, and B0 is known to within a packet, which is 2 MTU times of \
-         T_on at C/2; here both are half-way between whole packets. Senders into one output, whose ingress queues drain \
-         alike: each one's first cycle, as more than two get out of step later. Two are judged. With three the queue falls in \
-         steps of 3 MTU times, so one MTU time cannot be resolved; reported.",
-    ))
+    found.note = "Queues consist of whole packets: a pause is sent when one lifts the queue above \
+        Xoff, and withdrawn when one leaves it at or below Xon. So all thresholds within a \
+        packet are equivalent, and B0 is known to within a packet, which is 2 MTU times of \
+        T_on at C/2; here both are half-way between whole packets. Senders into one output, \
+        whose ingress queues drain alike: each one's first cycle, as more than two get out \
+        of step later. Two are judged. With three the queue falls in steps of 3 MTU times, \
+        so one MTU time cannot be resolved; reported."
+        .to_owned();
+    Ok(())
 }
 
-pub(super) fn t6(bench: &Bench) -> Judged {
-    let mut found = Found::default();
+pub(super) fn t6(bench: &Bench, found: &mut Found) -> Judged {
     for number in SENDERS {
         let c = cycles(bench, &Senders::new(number, XON, 1))?;
         let senders = f64::from(number);
@@ -180,22 +178,19 @@ pub(super) fn t6(bench: &Bench) -> Judged {
         // A sender without complete cycles counts as 0.
         found.require((on * senders - 1.0).abs() <= 0.01);
         let carried = mean(|share| share.1) * senders;
-        found.value(
-            format!("mean ON fraction of {number} senders (1/{number}; the output is used to {carried:.4})"),
-            on,
+        let name = format!(
+            "mean ON fraction of {number} senders (1/{number}; the output is used to {carried:.4})"
         );
+        found.value(name, on);
         let off = |(share, drain): &(f64, f64)| (share / drain - 1.0).abs();
         let most = c.shares.iter().map(off).fold(0.0, f64::max);
-        found.value(
-            "largest relative difference of an ON fraction from what its sender delivered",
-            most,
-        );
+        let name = "largest relative difference of an ON fraction from what its sender delivered";
+        found.value(name, most);
     }
-    Ok(found)
+    Ok(())
 }
 
-pub(super) fn t7(bench: &Bench) -> Judged {
-    let mut found = Found::default();
+pub(super) fn t7(bench: &Bench, found: &mut Found) -> Judged {
     let mut used = 0.0_f64;
     for number in SENDERS {
         let c = cycles(bench, &Senders::new(number, XON, 1))?;
@@ -209,10 +204,8 @@ pub(super) fn t7(bench: &Bench) -> Judged {
         // Whole packets below Xoff are not in the headroom.
         used = used.max(longest - XOFF.floor() * FRAME);
         let drain = if number == 2 { "Rd = C/2" } else { "any Rd" };
-        found.value(
-            format!("{number} senders: shortest queue, bytes (bound, {drain}: {least:.0})"),
-            shortest,
-        );
+        let name = format!("{number} senders: shortest queue, bytes (bound, {drain}: {least:.0})");
+        found.value(name, shortest);
         found.value(format!("longest, bytes (bound {most:.0})"), longest);
     }
     let whole = Senders::new(4, XON, 1);
@@ -221,71 +214,53 @@ pub(super) fn t7(bench: &Bench) -> Judged {
         ..whole
     };
     // Either rejected before the start, or stopped by a packet that does not fit.
-    let fails = match bench.run_with(&half.scenario()?, 1, &TRACE) {
+    let fails = match bench.traced(&half.scenario()?) {
         Err(ReproduceError::Fabric(RunError::Value(error))) => error.key == "headroom",
         Err(ReproduceError::Fabric(RunError::Invariant { .. })) => true,
         Err(other) => return Err(other),
         Ok(_) => false,
     };
     found.require(fails && (half.headroom..=whole.headroom).contains(&used));
-    found.value(
-        format!(
-            "most of a headroom of {:.0} that is used, bytes",
-            whole.headroom
-        ),
-        used,
+    let name = format!(
+        "most of a headroom of {:.0} that is used, bytes",
+        whole.headroom
     );
-    found.value(
-        format!(
-            "runs with {:.0} that are refused or lose a packet",
-            half.headroom
-        ),
-        u32::from(fails),
+    found.value(name, used);
+    let name = format!(
+        "runs with {:.0} that are refused or lose a packet",
+        half.headroom
     );
-    Ok(found.noted(
-        "Each ingress queue after each event, from the start on; the shortest from the first pause to the last while all send. More \
-         than two senders get out of step: what one sends then waits behind what others have sent, and its queue drains not at \
-         all for a time and alone for another, so that the bounds are those of Rd = 0 and Rd = C.",
-    ))
+    found.value(name, u8::from(fails));
+    found.note =
+        "Each ingress queue after each event, from the start on; the shortest from the first \
+        pause to the last while all send. More than two senders get out of step: what one \
+        sends then waits behind what others have sent, and its queue drains not at all for a \
+        time and alone for another, so that the bounds are those of Rd = 0 and Rd = C."
+            .to_owned();
+    Ok(())
 }
 
-pub(super) fn t8(bench: &Bench) -> Judged {
-    let mut found = Found::default();
+pub(super) fn t8(bench: &Bench, found: &mut Found) -> Judged {
     let period = 10.0;
     for senders in SENDERS {
-        let scenario = merge(
-            senders,
-            &["flow_control=cbfc", "buffer=200kB", "credit_period=10us"],
-            1_000_000,
-        )?;
-        let counts = bench.run_with(&scenario, 1, &TRACE)?;
-        let all = spells(&counts, 0);
+        let settings = "flow_control=cbfc buffer=200kB credit_period=10us";
+        let counts = bench.traced(&incast(senders, settings, 1_000_000)?)?;
         // All senders are active until the end of the first flow.
-        let end = counts
-            .finished
-            .iter()
-            .map(|flow| flow.start + flow.time)
-            .min()
-            .unwrap_or(0);
-        let lengths: Vec<f64> = all
-            .iter()
-            .filter(|s| s.1 < end)
-            .map(|s| (s.1 - s.0) as f64 / US as f64)
+        let ends = counts.finished.iter().map(|flow| flow.start + flow.time);
+        let end = ends.min().unwrap_or(0);
+        let lengths: Vec<f64> = on_periods(&counts, 0)
+            .into_iter()
+            .filter(|(_, off)| *off < end)
+            .map(|(on, off)| us(off - on))
             .collect();
+        let count = lengths.len();
         let longest = lengths.iter().copied().fold(0.0, f64::max);
-        let mean = lengths.iter().sum::<f64>() / lengths.len() as f64;
-        found.require(lengths.len() >= 10 && longest <= period);
-        found.value(
-            format!(
-                "longest of {} ON at Rd = C/{senders}, us (Tc {period})",
-                lengths.len()
-            ),
-            longest,
-        );
-        found.value(
-            format!("mean, us (Tc Rd/C = {:.2})", period / f64::from(senders)),
-            mean,
-        );
+        let mean = lengths.iter().sum::<f64>() / count as f64;
+        found.require(count >= 10 && longest <= period);
+        let name = format!("longest of {count} ON at Rd = C/{senders}, us (Tc {period})");
+        found.value(name, longest);
+        let expected = period / f64::from(senders);
+        found.value(format!("mean, us (Tc Rd/C = {expected:.2})"), mean);
     }
-    Ok(found)
+    Ok(())
 }

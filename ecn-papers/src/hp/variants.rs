@@ -1,19 +1,20 @@
 //! P25 to P29: other ways to trigger and to mark, which the papers weigh and reject, or find no better.
 
-use ecn_report::statistics::Sample;
 use ecn_sim::model::{Arbitration, Counting, InputTrigger, MarkBy};
 use ecn_units::DurationText;
 
-use super::choices::Change;
-use super::{Bench, Claim, EIGHT, Found, INPUT, Kind, NAIVE, Setting, found, marked, named};
+use super::marking::marks;
+use super::{Bench, Claim};
 use crate::figures::{ratio, root};
-use crate::runs::{Case, Outcome, Rates, Scheme};
+use crate::runs::Scheme::{self, Input, Naive, Threshold};
+use crate::runs::{Case, Change, Rates};
+use crate::statement::{Found, Kind};
 
-/// A setting of Fig. 4 with another choice.
-fn case(b: &Bench<'_>, scheme: Scheme, buffer: u32, change: Change) -> Case {
-    let mut case = Case::fig4(scheme, buffer, b.lengths.choice);
-    change(&mut case);
-    case
+impl Bench<'_> {
+    /// A setting of Fig. 4 with another choice.
+    fn changed(&self, scheme: Scheme, buffer: u32, change: Change) -> Case {
+        Case::fig4(scheme, buffer, self.lengths.choice).with(change)
+    }
 }
 
 fn victim(rates: &Rates) -> f64 {
@@ -29,99 +30,77 @@ const SPARE: Change = |c| {
     c.model.spare_blocked = DurationText::from_micros(100);
 };
 
-fn p25(b: &Bench<'_>) -> Found {
-    let mut found = Found::default();
+fn p25(b: &Bench<'_>, found: &mut Found) {
     for threshold in [8, 10, 12] {
-        let of = |change| {
-            let case = case(b, Scheme::Threshold(threshold), 4, change);
-            let marks = marked(b.runs.of(&case));
-            (marks, b.runs.last(&case, victim))
-        };
-        let ((both_mark, both), (marks, alone)) = (of(AS_PUBLISHED), of(OUTPUT_ALONE));
-        found.require(both_mark && marks && alone.mean < both.mean / 2.0);
+        let cases =
+            [AS_PUBLISHED, OUTPUT_ALONE].map(|change| b.changed(Threshold(threshold), 4, change));
+        let [both, alone] = cases.each_ref().map(|case| b.runs.last(case, victim));
+        let marked = cases.iter().all(|case| b.marks(case));
+        found.require(marked && alone.mean < both.mean / 2.0);
         found.sample(format!("victim, threshold {threshold}, both"), &both);
         found.sample("with the output trigger alone", &alone);
     }
-    found
 }
 
-fn p26(b: &Bench<'_>) -> Found {
-    let mut found = Found::default();
+fn p26(b: &Bench<'_>, found: &mut Found) {
     for buffer in [3, 4] {
-        let of = |change| b.runs.last(&case(b, Scheme::Input, buffer, change), root);
-        let (full, below) = (of(AS_PUBLISHED), of(ONE_LESS));
+        let [full, below] = [AS_PUBLISHED, ONE_LESS]
+            .map(|change| b.runs.last(&b.changed(Input, buffer, change), root));
         found.require(full.is_above(&below));
         found.sample(format!("root, {buffer} slots, at a full buffer"), &full);
         found.sample("one packet before", &below);
     }
-    found
 }
 
-fn p27(b: &Bench<'_>) -> Found {
-    let mut found = Found::default();
-    for Setting(name, scheme) in [NAIVE, INPUT, EIGHT] {
-        let apart = |value: fn(&Rates) -> f64| {
-            let of = |change| b.runs.last(&case(b, scheme, 4, change), value).mean;
-            (of(SPARE) - of(SCAN)).abs()
+fn p27(b: &Bench<'_>, found: &mut Found) {
+    for scheme in [Naive, Input, Threshold(8)] {
+        let [scanned, spared] = [SCAN, SPARE].map(|change| b.changed(scheme, 4, change));
+        let difference = |value: fn(&Rates) -> f64| {
+            (b.runs.last(&spared, value).mean - b.runs.last(&scanned, value).mean).abs()
         };
         let most = [root, ratio, victim]
-            .map(apart)
+            .map(difference)
             .into_iter()
             .fold(0.0, f64::max);
-        found.require(marked(b.runs.of(&case(b, scheme, 4, SPARE))) && most <= 0.005);
-        found.value(format!("largest difference, {name}"), most);
+        found.require(b.marks(&spared) && most <= 0.005);
+        found.value(format!("largest difference, {scheme}"), most);
     }
     // With more packets in flight, buffers before a blocked link fill, and sparing does have an effect.
-    const MORE: Change = |c| c.model.window = 4;
-    const MORE_SPARED: Change = |c| {
-        MORE(c);
-        SPARE(c);
-    };
-    let of = |change| b.runs.last(&case(b, Scheme::Naive, 4, change), victim);
-    let (all, spared) = (of(MORE), of(MORE_SPARED));
+    let [all, spared] = [AS_PUBLISHED, SPARE].map(|change| {
+        let case = b.changed(Naive, 4, change).with(|c| c.model.window = 4);
+        b.runs.last(&case, victim)
+    });
     found.sample("victim, naive, windows of 4", &all);
     found.sample("spared", &spared);
     found.require(spared.is_above(&all));
-    found
 }
 
-fn marks<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>) -> Sample {
-    Sample::of(outcomes.into_iter().map(|outcome| outcome.marked as f64))
-}
-
-fn p28(b: &Bench<'_>) -> Found {
+fn p28(b: &Bench<'_>, found: &mut Found) {
     const IN_TURN: Change = |c| c.model.arbitration = Arbitration::RoundRobin;
-    const IN_TURN_SCAN: Change = |c| {
-        IN_TURN(c);
-        SCAN(c);
+    let of = |order: Change| {
+        [AS_PUBLISHED, SCAN]
+            .map(|change| marks(b.runs.of(&b.changed(Input, 4, change).with(order))))
     };
-    let of = |change| marks(b.runs.of(&case(b, Scheme::Input, 4, change)));
-    let [counted, scanned] = [AS_PUBLISHED, SCAN].map(of);
-    let [counted_in_turn, scanned_in_turn] = [IN_TURN, IN_TURN_SCAN].map(of);
-    found(
+    let [counted, scanned] = of(AS_PUBLISHED);
+    let [counted_in_turn, scanned_in_turn] = of(IN_TURN);
+    found.require(
         counted.mean > 0.0
             && counted.mean == scanned.mean
             && counted_in_turn.mean != scanned_in_turn.mean,
-        [
-            named("marked packets, counters", &counted),
-            named("scan", &scanned),
-            named("outputs in turn: counters", &counted_in_turn),
-            named("scan", &scanned_in_turn),
-        ],
-    )
+    );
+    found.sample("marked packets, counters", &counted);
+    found.sample("scan", &scanned);
+    found.sample("outputs in turn: counters", &counted_in_turn);
+    found.sample("scan", &scanned_in_turn);
 }
 
-fn p29(b: &Bench<'_>) -> Found {
+fn p29(b: &Bench<'_>, found: &mut Found) {
     const TAILS: Change = |c| c.model.threshold_counts = Counting::Present;
-    let of = |change| b.runs.last(&case(b, Scheme::Threshold(3), 4, change), root);
-    let (waiting, present) = (of(AS_PUBLISHED), of(TAILS));
-    found(
-        waiting.mean - present.mean >= 0.05,
-        [
-            named("root, those that wait", &waiting),
-            named("those whose tail has not left", &present),
-        ],
-    )
+    let [waiting, present] =
+        [AS_PUBLISHED, TAILS].map(|change| b.runs.last(&b.changed(Threshold(3), 4, change), root));
+    found.require(waiting.mean - present.mean >= 0.05);
+    found.sample("root, those that wait", &waiting);
+    found.sample("those whose tail has not left", &present);
 }
 
 pub(super) const CLAIMS: &[Claim] = &[

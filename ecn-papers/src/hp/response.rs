@@ -4,34 +4,27 @@ use ecn_core::response::Function;
 use ecn_report::statistics::Sample;
 use ecn_sim::scenario::{Hp, Victim};
 
-use super::{Bench, Claim, Found, Kind, Measured, exact, found, named};
+use super::{Bench, Claim};
 use crate::Figure as F;
 use crate::curves::{Curve, RMIN};
-use crate::figures::{FLOWS, RESPONSES, SLIDE_BUFFERS, root};
+use crate::figures::{FLOWS, RESPONSES, SLIDE_BUFFERS, root, upper};
 use crate::runs::{Case, Outcome, STOP_MS, Scheme};
+use crate::statement::{Found, Kind};
 
-/// A function's name as the papers write it.
-fn upper(function: Function) -> String {
-    function.name().to_uppercase()
-}
-
-fn r1(_: &Bench<'_>) -> Found {
-    let times = Curve::all().map(|curve| (curve.function, curve.full_increase().0));
-    let holds = times.iter().all(|(function, time)| {
-        let about = if *function == Function::Fimd {
-            2_000.0
-        } else {
-            65_000.0
+fn r1(_: &Bench<'_>, found: &mut Found) {
+    for curve in Curve::all() {
+        let (time, _) = curve.full_increase();
+        let about = match curve.function {
+            Function::Fimd => 2_000.0,
+            _ => 65_000.0,
         };
-        (time / about - 1.0).abs() <= 0.05
-    });
-    let measured =
-        times.map(|(function, time)| exact(format!("{} (packet times)", upper(function)), time));
-    found(holds, measured)
+        found.require((time / about - 1.0).abs() <= 0.05);
+        let name = format!("{} (packet times)", upper(curve.function));
+        found.value(name, time);
+    }
 }
 
-fn r2(_: &Bench<'_>) -> Found {
-    let mut found = Found::default();
+fn r2(_: &Bench<'_>, found: &mut Found) {
     let [_, fimd, aimd] = Curve::all();
     for (name, r) in [("1", 1.0), ("1/2", 0.5), ("1/10", 0.1)] {
         let (fast, slow) = (fimd.measured_recovery(r), aimd.measured_recovery(r));
@@ -39,26 +32,19 @@ fn r2(_: &Bench<'_>) -> Found {
         found.value(format!("FIMD, from r = {name} (packet times)"), fast);
         found.value(format!("AIMD, from r = {name}"), slow);
     }
-    found
 }
 
-fn r3(_: &Bench<'_>) -> Found {
+fn r3(_: &Bench<'_>, found: &mut Found) {
     let [lipd, ..] = Curve::all();
     let decrease = |r: f64| 1.0 - lipd.marked(r) / r;
-    let rates = [1.0, 0.5, 0.25, 0.1, 0.05, 1.0 / 64.0];
-    let falls = rates
-        .windows(2)
-        .all(|pair| decrease(pair[0]) > decrease(pair[1]));
-    found(
-        falls && decrease(1.0) >= 0.49 && decrease(0.05) <= 0.05,
-        [
-            exact("decrease at r = 1", decrease(1.0)),
-            exact("decrease at r = 1/20", decrease(0.05)),
-        ],
-    )
+    let decreases = [1.0, 0.5, 0.25, 0.1, 0.05, 1.0 / 64.0].map(decrease);
+    let falls = decreases.windows(2).all(|pair| pair[0] > pair[1]);
+    found.require(falls && decrease(1.0) >= 0.49 && decrease(0.05) <= 0.05);
+    found.value("decrease at r = 1", decrease(1.0));
+    found.value("decrease at r = 1/20", decrease(0.05));
 }
 
-/// Root use by response, over the buffers of slide 15.
+/// Root use by response, with a buffer of slide 15.
 fn slide_roots(b: &Bench<'_>, buffer: u32) -> [Sample; 3] {
     RESPONSES.map(|response| {
         let case = Case::fig4(Scheme::Input, buffer, b.lengths.long).response(response);
@@ -66,51 +52,42 @@ fn slide_roots(b: &Bench<'_>, buffer: u32) -> [Sample; 3] {
     })
 }
 
-/// Buffers at which LIPD and FIMD are not above AIMD by more than chance explains.
-fn not_above(all: &[(u32, [Sample; 3])]) -> [Vec<u32>; 2] {
-    [0, 1].map(|at| {
-        let not = all
-            .iter()
-            .filter(|(_, roots)| !roots[at].is_above(&roots[2]));
-        not.map(|(buffer, _)| *buffer).collect()
-    })
-}
-
-fn r4(b: &Bench<'_>) -> Found {
+fn r4(b: &Bench<'_>, found: &mut Found) {
     let all: Vec<(u32, [Sample; 3])> = SLIDE_BUFFERS.map(|n| (n, slide_roots(b, n))).collect();
-    let [lipd, fimd, aimd] =
-        [0, 1, 2].map(|at| Sample::of(all.iter().map(|(_, roots)| roots[at].mean)).mean);
-    let mut measured = vec![
-        exact("root, LIPD, mean of all buffers", lipd),
-        exact("root, FIMD, mean of all buffers", fimd),
-        exact("root, AIMD, mean of all buffers", aimd),
-    ];
-    let [lipd_not, fimd_not] = not_above(&all);
+    let means = [0, 1, 2].map(|at| Sample::of(all.iter().map(|(_, roots)| roots[at].mean)).mean);
+    for (response, mean) in RESPONSES.into_iter().zip(means) {
+        let name = format!("root, {}, mean of all buffers", upper(response));
+        found.value(name, mean);
+    }
+    let lipd_above = all.iter().all(|(_, [lipd, _, aimd])| lipd.is_above(aimd));
+    // Where FIMD is not above AIMD by more than chance explains.
+    let misses: Vec<u32> = (all.iter())
+        .filter(|(_, [_, fimd, aimd])| !fimd.is_above(aimd))
+        .map(|(buffer, _)| *buffer)
+        .collect();
+    let distance = |[_, fimd, aimd]: &[Sample; 3]| fimd.mean - aimd.mean;
     let closest = all
         .iter()
-        .min_by(|a, b| (a.1[1].mean - a.1[2].mean).total_cmp(&(b.1[1].mean - b.1[2].mean)))
+        .min_by(|a, b| distance(&a.1).total_cmp(&distance(&b.1)))
         .map(|(buffer, _)| *buffer);
     let mut note = String::new();
     for (buffer, [_, fimd, aimd]) in &all {
-        if !fimd_not.contains(buffer) && closest != Some(*buffer) {
-            continue;
+        let is_miss = misses.contains(buffer);
+        if is_miss || closest == Some(*buffer) {
+            found.sample(format!("root, FIMD, {buffer} slots"), fimd);
+            found.sample("AIMD", aimd);
         }
-        measured.push(named(format!("root, FIMD, {buffer} slots"), fimd));
-        measured.push(named("AIMD", aimd));
         // Before anything is measured, all are alike, and no other runs are needed.
-        if !fimd_not.contains(buffer) || fimd.n == 0 {
+        if !is_miss || fimd.n == 0 {
             continue;
         }
-        // The influence of the victim.
         let [quiet_fimd, quiet_aimd] = [Function::Fimd, Function::Aimd].map(|response| {
-            let mut case = Case::fig4(Scheme::Input, *buffer, b.lengths.long);
-            case.hp.victim = Victim::Off;
-            b.runs.last(&case.response(response), root)
+            let case = Case::fig4(Scheme::Input, *buffer, b.lengths.long).response(response);
+            b.runs.last(&case.with(|c| c.hp.victim = Victim::Off), root)
         });
-        let order = if aimd.is_above(fimd) {
-            "below AIMD"
-        } else {
-            "not distinguishable from AIMD"
+        let order = match aimd.is_above(fimd) {
+            true => "below AIMD",
+            false => "not distinguishable from AIMD",
         };
         note += &format!(
             "With {buffer} slots FIMD is {order} ({:.3}, {:.3}); with `victim=off` it is {:.3}, {:.3}. ",
@@ -118,54 +95,49 @@ fn r4(b: &Bench<'_>) -> Found {
         );
     }
     note += "The slides do not say whether the victim was on.";
+    let [lipd, fimd, aimd] = means;
     let known = lipd > aimd
         && fimd > aimd
-        && lipd_not.is_empty()
-        && fimd_not.iter().all(|buffer| [5, 6].contains(buffer));
-    found(known && fimd_not.is_empty(), measured).known(known, note)
+        && lipd_above
+        && misses.iter().all(|buffer| [5, 6].contains(buffer));
+    found.require(known && misses.is_empty());
+    found.explain(known, note);
 }
 
-fn r5(b: &Bench<'_>) -> Found {
-    let mut patterns: Vec<(String, [Sample; 3])> = FLOWS
-        .iter()
-        .map(|&flows| {
-            let of = RESPONSES.map(|response| {
-                let case = Case::fig4(Scheme::Input, 4, b.lengths.long);
-                b.runs.last(&case.flows(flows).response(response), root)
-            });
-            (format!("{flows} flows"), of)
+fn r5(b: &Bench<'_>, found: &mut Found) {
+    let by_flows = FLOWS.map(|flows| {
+        RESPONSES.map(|response| {
+            let case = Case::fig4(Scheme::Input, 4, b.lengths.long);
+            b.runs.last(&case.flows(flows).response(response), root)
         })
-        .collect();
-    patterns.extend([6, 8, 10].map(|n| (format!("{n} slots"), slide_roots(b, n))));
+    });
+    let by_buffer = [6, 8, 10].map(|buffer| slide_roots(b, buffer));
+    let patterns = [&by_flows[..], &by_buffer].concat();
     let highest = patterns
         .iter()
-        .all(|(_, [lipd, fimd, aimd])| lipd.mean > fimd.mean && lipd.mean > aimd.mean);
+        .all(|[lipd, fimd, aimd]| lipd.mean > fimd.mean && lipd.mean > aimd.mean);
+    for (at, response) in RESPONSES.into_iter().enumerate() {
+        let mean = Sample::of(patterns.iter().map(|roots| roots[at].mean)).mean;
+        let name = format!(
+            "root, {}, mean of {} patterns",
+            upper(response),
+            patterns.len()
+        );
+        found.value(name, mean);
+    }
     let adapt = RESPONSES.map(|response| {
-        let outcomes = b
-            .runs
-            .of(&Case::locals_stop(Scheme::Input).response(response));
-        Sample::of(outcomes.iter().map(back_after))
+        let case = Case::locals_stop(Scheme::Input).response(response);
+        Sample::of(b.runs.of(&case).iter().map(back_after))
     });
-    let fastest = adapt[1].mean < adapt[0].mean && adapt[1].mean < adapt[2].mean;
-    let mut measured: Vec<Measured> = std::iter::zip(RESPONSES, 0..3)
-        .map(|(response, at)| {
-            let mean = Sample::of(patterns.iter().map(|(_, roots)| roots[at].mean));
-            let name = format!(
-                "root, {}, mean of {} patterns",
-                upper(response),
-                patterns.len()
-            );
-            exact(name, mean.mean)
-        })
-        .collect();
-    measured.extend(std::iter::zip(RESPONSES, adapt).map(|(response, time)| {
+    for (response, time) in RESPONSES.into_iter().zip(&adapt) {
         let name = format!(
             "ms until the root link is 90 % used after the local flows stop, {}",
             upper(response)
         );
-        named(name, &time)
-    }));
-    found(highest && fastest, measured)
+        found.sample(name, time);
+    }
+    let [lipd, fimd, aimd] = adapt.map(|time| time.mean);
+    found.require(highest && fimd < lipd && fimd < aimd);
 }
 
 /// Time from the stop of the local flows until the others use 90 % of the root link, ms; to the end of
@@ -178,46 +150,35 @@ fn back_after(outcome: &Outcome) -> f64 {
         .map_or(f64::NAN, |(at, _)| at - stop)
 }
 
-fn r7(_: &Bench<'_>) -> Found {
-    let mut found = Found::default();
+fn r7(_: &Bench<'_>, found: &mut Found) {
     let hp = Hp::default();
     let packet_ms = f64::from(hp.packet_bytes) / hp.link_rate.bytes_per_s() as f64 * 1e3;
     let published = [(1417, 134.999), (365, 4.235), (32765, 134.999)];
     for (curve, (acks, ms)) in Curve::all().into_iter().zip(published) {
-        let name = upper(curve.function);
         let (off, (least, above)) = (curve.largest_error(), curve.avoidance());
         let (time, counted) = curve.full_increase();
+        let time_ms = time * packet_ms;
         found.require(off <= 1e-6 && least.abs() <= 1e-6 && above < -1e-6 && counted == acks);
         // To the precision of the reference.
-        found.require((time * packet_ms - ms).abs() <= 5e-4);
+        found.require((time_ms - ms).abs() <= 5e-4);
+        let name = upper(curve.function);
         found.value(format!("{name}: largest relative error"), off);
-        found.value(
-            format!("{name}: finc(fdec(r))/r - 1 where fdec(r) = Rmin"),
-            least,
-        );
+        let at_least = format!("{name}: finc(fdec(r))/r - 1 where fdec(r) = Rmin");
+        found.value(at_least, least);
         found.value(format!("{name}: most of it above"), above);
-        found.value(
-            format!("{name}: ms from Rmin to Rmax (of {ms})"),
-            time * packet_ms,
-        );
-        found.value(
-            format!("{name}: unmarked ACKs from Rmin to Rmax (of {acks})"),
-            counted as f64,
-        );
+        found.value(format!("{name}: ms from Rmin to Rmax (of {ms})"), time_ms);
+        let all = format!("{name}: unmarked ACKs from Rmin to Rmax (of {acks})");
+        found.value(all, counted as f64);
     }
-    found
 }
 
 /// The rates of R8 and R9: a slow and a fast flow.
 const TWO: (f64, f64) = (0.05, 0.25);
 
-fn r8(_: &Bench<'_>) -> Found {
-    let mut found = Found::default();
+fn r8(_: &Bench<'_>, found: &mut Found) {
     for curve in Curve::all() {
-        let (slow, fast) = (
-            curve.measured_recovery(TWO.0),
-            curve.measured_recovery(TWO.1),
-        );
+        let slow = curve.measured_recovery(TWO.0);
+        let fast = curve.measured_recovery(TWO.1);
         found.require(match curve.function {
             Function::Aimd => slow < fast,
             _ => (slow / fast - 1.0).abs() <= 1e-6 && (slow * RMIN - 1.0).abs() <= 1e-6,
@@ -226,10 +187,9 @@ fn r8(_: &Bench<'_>) -> Found {
         found.value(format!("{name}: r = 1/20 back after (packet times)"), slow);
         found.value(format!("{name}: r = 1/4 back after"), fast);
     }
-    found
 }
 
-fn r9(_: &Bench<'_>) -> Found {
+fn r9(_: &Bench<'_>, found: &mut Found) {
     // After a mark and a time of 1/Rmin.
     let cycle = |curve: Curve, r: f64| {
         let low = curve.marked(r);
@@ -250,13 +210,9 @@ fn r9(_: &Bench<'_>) -> Found {
     let quotient = (cycle(fimd, TWO.0) / cycle(fimd, TWO.1)) / (TWO.0 / TWO.1) - 1.0;
     let difference =
         (1.0 / cycle(lipd, TWO.0) - 1.0 / cycle(lipd, TWO.1)) / (1.0 / TWO.0 - 1.0 / TWO.1) - 1.0;
-    found(
-        quotient.abs() <= 1e-6 && difference.abs() <= 1e-6,
-        [
-            exact("FIMD: relative change of r1/r2", quotient),
-            exact("LIPD: relative change of 1/r1 - 1/r2", difference),
-        ],
-    )
+    found.require(quotient.abs() <= 1e-6 && difference.abs() <= 1e-6);
+    found.value("FIMD: relative change of r1/r2", quotient);
+    found.value("LIPD: relative change of 1/r1 - 1/r2", difference);
 }
 
 pub(super) const CLAIMS: &[Claim] = &[

@@ -3,14 +3,14 @@
 use ecn_report::statistics::Sample;
 use ecn_sim::scenario::ScenarioError;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::Lengths;
 use crate::figures::{ratio, root};
 use crate::runs::{Case, Rates, Runs, Scheme};
 
 /// What P11 to P14 depend on, measured with one changed choice of the model.
-#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Choice {
     /// `key=value`, or `default`.
     pub choice: String,
@@ -50,11 +50,9 @@ pub(super) fn inequality(rates: &Rates) -> f64 {
     (ratio(rates) - 1.0).abs()
 }
 
-/// Changes a case as a judge needs it.
-pub(super) type Change = fn(&mut Case);
-
-/// Other choices of the model than the defaults.
-const CHOICES: [&str; 17] = [
+/// Settings of the model: the defaults, and other choices where the papers leave one.
+const CHOICES: [&str; 18] = [
+    "",
     "full_counts=waiting",
     "threshold_counts=present",
     "full_counts=waiting threshold_counts=present",
@@ -74,46 +72,41 @@ const CHOICES: [&str; 17] = [
     "ack_delay=1us",
 ];
 
-/// Measures P11 to P14 with the defaults, and under each of some choices that the papers leave open.
-///
-/// # Errors
-///
-/// The model does not have one of them.
-pub fn choices(runs: &Runs, lengths: Lengths) -> Result<Vec<Choice>, ScenarioError> {
-    let others = CHOICES.map(|choice| (choice, choice));
-    std::iter::once(("default", ""))
-        .chain(others)
-        .map(|(name, settings)| choice(runs, lengths, name, settings))
+/// Measures P11 to P14 with the defaults and under each of the other choices.
+pub(crate) fn choices(runs: &Runs, lengths: Lengths) -> Result<Vec<Choice>, ScenarioError> {
+    CHOICES
+        .map(|settings| choice(runs, lengths, settings))
+        .into_iter()
         .collect()
 }
 
-/// One of them.
-fn choice(
-    runs: &Runs,
-    lengths: Lengths,
-    name: &str,
-    settings: &str,
-) -> Result<Choice, ScenarioError> {
-    let last = |case: &Case, value: fn(&Rates) -> f64| -> Result<Sample, ScenarioError> {
-        let mut case = case.clone();
+fn choice(runs: &Runs, lengths: Lengths, settings: &str) -> Result<Choice, ScenarioError> {
+    let under = |mut case: Case| -> Result<Case, ScenarioError> {
         for setting in settings.split_whitespace() {
             case.set(setting)?;
         }
-        Ok(runs.last(&case, value))
+        Ok(case)
     };
-    let at_4 = |scheme| -> Result<(f64, Sample), ScenarioError> {
-        let case = Case::fig3(scheme);
-        Ok((last(&case, ratio)?.mean, last(&case, inequality)?))
-    };
-    let long = |threshold, buffer, value| {
+    let short = |scheme| under(Case::fig3(scheme));
+    let long = |threshold, buffer, value: fn(&Rates) -> f64| -> Result<Sample, ScenarioError> {
         let case = Case::fig4(Scheme::Threshold(threshold), buffer, lengths.choice);
-        last(&case, value)
+        Ok(runs.last(&under(case)?, value))
     };
-    let (ratio_input, input) = at_4(Scheme::Input)?;
-    let (ratio_4, four) = at_4(Scheme::Threshold(4))?;
-    let (ratio_8, eight) = at_4(Scheme::Threshold(8))?;
+    let schemes = [
+        short(Scheme::Input)?,
+        short(Scheme::Threshold(4))?,
+        short(Scheme::Threshold(8))?,
+    ];
+    let [ratio_input, ratio_4, ratio_8] =
+        schemes.each_ref().map(|case| runs.last(case, ratio).mean);
+    let [far_input, far_4, far_8] = schemes.each_ref().map(|case| runs.last(case, inequality));
     let local_4 = long(4, 16, |r| r.shares.local)?;
     let local_8 = long(8, 16, |r| r.shares.local)?;
+    let name = if settings.is_empty() {
+        "default"
+    } else {
+        settings
+    };
     Ok(Choice {
         choice: name.to_owned(),
         ratio_input,
@@ -123,9 +116,9 @@ fn choice(
         local_8: local_8.mean,
         root_2: long(6, 2, root)?.mean,
         root_4: long(6, 4, root)?.mean,
-        p11_holds: input.is_above(&eight),
+        p11_holds: far_input.is_above(&far_8),
         g_holds: about_equal(ratio_8),
-        t_holds: eight.is_above(&four),
+        t_holds: far_8.is_above(&far_4),
         p14_holds: local_4.is_above(&local_8),
     })
 }
