@@ -17,7 +17,10 @@ use ecn_core::{
     packet::{self, Buffer, ETHERNET, IPV6, Ip, Pass, Read, Transport},
 };
 
-use crate::maps::{ECN_TAIL, count};
+use crate::{
+    maps::{ECN_TAIL, count},
+    value::Zero,
+};
 
 /// "No opinion": later programs on the hook run too (tcx and clsact alike).
 pub const NEXT: i32 = -1;
@@ -31,8 +34,7 @@ const FARTHEST: u32 = 1023;
 
 pub struct Packet {
     pub ctx: TcContext,
-    /// Zero, but unknown to compiler and verifier.
-    zero: u64,
+    pub zero: Zero,
 }
 
 #[inline(always)]
@@ -98,7 +100,7 @@ pub fn pass(ctx: &TcContext) -> i32 {
 #[derive(Clone, Copy)]
 struct Bytes {
     context: *mut __sk_buff,
-    zero: u64,
+    zero: Zero,
 }
 
 impl Read for Bytes {
@@ -121,14 +123,7 @@ impl Read for Bytes {
 
     #[inline(always)]
     fn opaque(&self, word: u64) -> u64 {
-        let mut hidden = word;
-        // In assembly, which stays in its place, where paths merge: the compiler would move the operation to where its
-        // result is used.
-        // SAFETY: arithmetic on registers.
-        unsafe {
-            asm!("{hidden} ^= {zero}", hidden = inout(reg) hidden, zero = in(reg) self.zero, options(nomem, nostack))
-        };
-        hidden
+        self.zero.hide(word)
     }
 }
 
@@ -171,23 +166,6 @@ impl Bytes {
     }
 }
 
-/// The same word, hidden from the verifier. `zero` must be 0.
-#[inline(always)]
-pub fn opaque(word: u64, zero: u32) -> u64 {
-    let mut hidden = word;
-    // In assembly, which stays in its place: the compiler would move the operation to where its result is used.
-    // SAFETY: changes a register.
-    unsafe {
-        asm!(
-            "{hidden} ^= {zero}",
-            hidden = inout(reg) hidden,
-            zero = in(reg) zero as u64 | (zero as u64) << 32,
-            options(nomem, nostack),
-        );
-    }
-    hidden
-}
-
 /// Counts malformed packets.
 #[inline(always)]
 fn parsed<T>(result: Result<T, Pass>) -> Option<T> {
@@ -206,24 +184,21 @@ impl Packet {
     #[inline(always)]
     pub fn new(ctx: TcContext) -> Self {
         const { assert!(core::mem::offset_of!(__sk_buff, mark) == 8) };
-        let zero: u64;
-        // The xor of two reads of one field. In assembly: the compiler may keep the field's address, and the verifier
-        // refuses an access through a changed pointer to the context.
+        let (first, second): (u32, u32);
+        // In assembly: the compiler may keep the field's address, and the verifier refuses an access through a changed
+        // pointer to the context.
         // SAFETY: tc programs may read this field.
         unsafe {
             asm!(
-                "{zero} = *(u32 *)({ctx} + 8)",
-                "{again} = *(u32 *)({ctx} + 8)",
-                "{zero} ^= {again}",
-                "{again} = {zero}",
-                "{again} <<= 32",
-                "{zero} |= {again}",
+                "{first} = *(u32 *)({ctx} + 8)",
+                "{second} = *(u32 *)({ctx} + 8)",
                 ctx = in(reg) raw(&ctx),
-                zero = out(reg) zero,
-                again = out(reg) _,
+                first = out(reg) first,
+                second = lateout(reg) second,
                 options(nostack),
             );
         }
+        let zero = Zero::from_reads(first, second);
         Self { ctx, zero }
     }
 
@@ -245,12 +220,6 @@ impl Packet {
     #[inline(always)]
     pub fn is_below(&self, a: u32, b: u32) -> bool {
         self.bytes().opaque((a as u64).wrapping_sub(b.into())) >> 63 != 0
-    }
-
-    /// See [`opaque`].
-    #[inline(always)]
-    pub fn zero(&self) -> u32 {
-        self.zero as u32
     }
 
     /// Writes the addresses, see [`packet::addresses`].
@@ -349,8 +318,7 @@ pub struct Linear {
     pub len: u32,
     /// Length of the linear part.
     pub linear: u32,
-    /// Zero, but unknown to the verifier.
-    pub zero: u32,
+    pub zero: Zero,
 }
 
 impl Read for Linear {
@@ -371,7 +339,7 @@ impl Read for Linear {
 
     #[inline(always)]
     fn opaque(&self, word: u64) -> u64 {
-        opaque(word, self.zero)
+        self.zero.hide(word)
     }
 }
 

@@ -40,7 +40,8 @@ use crate::{
         ECN_BRIDGE, ECN_DEPARTED, ECN_DEVICE, ECN_MARKED, ECN_MARKING, ECN_NEAR, ECN_TRACE,
         ECN_VIRTUAL, GENERATION, OFFSETS, TRACING_LOCKS, constant, control, count, netns,
     },
-    skb::{Linear, NEXT, Packet, SHOT, field, kernel, load, member, opaque, raw, tail_call},
+    skb::{Linear, NEXT, Packet, SHOT, field, kernel, load, member, raw, tail_call},
+    value::Zero,
 };
 
 /// Looks up a device's roles. `None`: a device without roles.
@@ -69,7 +70,7 @@ fn lookup_device(netns: u32, ifindex: u32) -> Option<Device> {
 /// Slot of the input port, or [`HOST`]; hidden from the verifier, so that it verifies the rest once instead of once
 /// per path.
 #[inline(always)]
-fn input_slot(netns: u32, ifindex: u32, bridge: u32, zero: u32) -> u8 {
+fn input_slot(netns: u32, ifindex: u32, bridge: u32, zero: Zero) -> u8 {
     let mut slot = HOST;
     if ifindex != 0
         && let Some(d) = lookup_device(netns, ifindex)
@@ -78,7 +79,7 @@ fn input_slot(netns: u32, ifindex: u32, bridge: u32, zero: u32) -> u8 {
     {
         slot = d.port as u8;
     }
-    opaque(slot.into(), zero) as u8
+    zero.hide(slot.into()) as u8
 }
 
 /// Runs `$body` with `$bridge` (a `&mut Bridge`) locked; it must not call functions.
@@ -257,7 +258,7 @@ fn requests_headroom(ip: &Ip, flags: u32) -> bool {
 /// Writes into an echo whether the port at which it arrived, the output of its flow, is busy.
 #[inline(always)]
 fn write_headroom(p: &Packet, ip: &Ip, netns: u32, d: &Device, now_ns: u64) {
-    let from = input_slot(netns, field!(&p.ctx, ingress_ifindex), d.bridge, p.zero());
+    let from = input_slot(netns, field!(&p.ctx, ingress_ifindex), d.bridge, p.zero);
     if from == HOST {
         return;
     }
@@ -276,7 +277,7 @@ fn write_headroom(p: &Packet, ip: &Ip, netns: u32, d: &Device, now_ns: u64) {
 #[inline(always)]
 fn pack(p: &Packet, ip: &Ip, netns: u32, d: &Device, asks: bool, flags: u32) -> PackedPacket {
     let iif = field!(&p.ctx, ingress_ifindex);
-    let input = input_slot(netns, iif, d.bridge, p.zero());
+    let input = input_slot(netns, iif, d.bridge, p.zero);
     let (packets, bytes) = (p.segments(ip), field!(&p.ctx, wire_len));
     // Counters that cannot be compared with the queue's length may be wrong for long: packets are not dropped by
     // them.
@@ -525,7 +526,7 @@ struct QueuedSkb {
     gso_segs: u32,
     gso_size: u32,
     /// Zero, but unknown to the verifier.
-    zero: u32,
+    zero: Zero,
 }
 
 /// Whether the device is a port whose own queue is counted, not a virtual one.
@@ -564,8 +565,10 @@ impl QueuedSkb {
                 netns,
                 gso_segs: u16::from_ne_bytes([n0, n1]) as u32,
                 gso_size: u16::from_ne_bytes([s0, s1]) as u32,
-                zero: member::<u32>(skb, constant(&OFFSETS.skb_len))
-                    ^ member::<u32>(skb, constant(&OFFSETS.skb_len)),
+                zero: Zero::from_reads(
+                    member(skb, constant(&OFFSETS.skb_len)),
+                    member(skb, constant(&OFFSETS.skb_len)),
+                ),
             })
         }
     }
@@ -839,7 +842,7 @@ fn try_port_replay(ctx: TcContext) -> Option<()> {
         netns,
         gso_segs: field!(&p.ctx, gso_segs),
         gso_size: field!(&p.ctx, gso_size),
-        zero: p.zero(),
+        zero: p.zero,
     };
     let c = ParsedSkb {
         n: p.segments(&ip),

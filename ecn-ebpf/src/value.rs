@@ -70,3 +70,35 @@ pub fn read_word(entry: Option<&u64>) -> u64 {
 pub fn class_of(f: *mut LockedFlow) -> u32 {
     read_once!(f, flow.class)
 }
+
+/// Zero, but unknown to compiler and verifier.
+#[derive(Clone, Copy)]
+pub struct Zero(u64);
+
+impl Zero {
+    /// From two reads of one word.
+    #[inline(always)]
+    pub fn from_reads(first: u32, second: u32) -> Self {
+        let low = u64::from(first ^ second);
+        Self(low | low << 32)
+    }
+
+    /// The same word, unknown to the verifier. Otherwise it would verify the rest of the program once per path that leads
+    /// here.
+    #[inline(always)]
+    pub fn hide(self, word: u64) -> u64 {
+        let mut hidden = word;
+        // In assembly, which stays in its place: the compiler would move the operation to where its result is used, and
+        // the paths would go on with different words.
+        // SAFETY: arithmetic on registers.
+        unsafe {
+            asm!(
+                "{hidden} ^= {zero}",
+                hidden = inout(reg) hidden,
+                zero = in(reg) self.0,
+                options(nomem, nostack),
+            );
+        }
+        hidden
+    }
+}

@@ -18,20 +18,40 @@ use ecn_core::{
 use crate::{
     maps::{ECN_ENDPOINT, ENDPOINT, constant, control, count},
     response,
-    skb::opaque,
+    value::Zero,
 };
 
 /// Bound on the offset of a header, required by the verifier.
 const LAST_OFFSET: u32 = 0x7ff;
 
 /// The bytes of a frame in the driver's buffer.
-struct Frame(*mut xdp_md);
+struct Frame {
+    context: *mut xdp_md,
+    zero: Zero,
+}
+
+impl Frame {
+    #[inline(always)]
+    fn new(context: *mut xdp_md) -> Self {
+        // SAFETY: the context outlives the program; XDP programs may read this field.
+        let zero = unsafe {
+            let queue = &raw const (*context).rx_queue_index;
+            Zero::from_reads(queue.read_volatile(), queue.read_volatile())
+        };
+        Self { context, zero }
+    }
+}
 
 impl Read for Frame {
     #[inline(always)]
     fn frame_len(&self) -> u32 {
         // SAFETY: the context outlives the program; XDP programs may read both fields.
-        let (data, end) = unsafe { ((*self.0).data as usize, (*self.0).data_end as usize) };
+        let (data, end) = unsafe {
+            (
+                (*self.context).data as usize,
+                (*self.context).data_end as usize,
+            )
+        };
         // Opaque, or the compiler subtracts offsets from one pointer in 32 bits, which the verifier refuses.
         self.opaque(end.wrapping_sub(data) as u64) as u32
     }
@@ -43,9 +63,9 @@ impl Read for Frame {
         }
         // SAFETY: within the frame, as compared here; writes N bytes.
         unsafe {
-            let from = (*self.0).data as usize + at as usize;
+            let from = (*self.context).data as usize + at as usize;
             // A single byte would be compared as `from < data_end`, from which the verifier derives no bound.
-            if from + N.max(2) > (*self.0).data_end as usize {
+            if from + N.max(2) > (*self.context).data_end as usize {
                 return None;
             }
             let from = from as *const u8;
@@ -62,12 +82,7 @@ impl Read for Frame {
 
     #[inline(always)]
     fn opaque(&self, word: u64) -> u64 {
-        // SAFETY: as above. The xor of two reads of one field: zero, but unknown to compiler and verifier.
-        let zero = unsafe {
-            let queue = &raw const (*self.0).rx_queue_index;
-            core::ptr::read_volatile(queue) ^ core::ptr::read_volatile(queue)
-        };
-        opaque(word, zero)
+        self.zero.hide(word)
     }
 }
 
@@ -101,7 +116,7 @@ fn try_echo(ctx: &XdpContext) -> Option<()> {
     if endpoint.flags & abi::CONTROL_FLOWS == 0 {
         return None;
     }
-    let frame = Frame(ctx.ctx);
+    let frame = Frame::new(ctx.ctx);
     let ip = packet::parse(&frame).ok()?;
     if ip.protocol as u32 != endpoint.echo.protocol || !ip.unicast || ip.fragment {
         return None;
