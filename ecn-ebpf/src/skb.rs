@@ -1,6 +1,6 @@
 //! Access to packets for which `aya_ebpf` has no functions.
 
-use core::{arch::asm, ffi::c_void, mem::MaybeUninit};
+use core::{ffi::c_void, mem::MaybeUninit};
 
 use aya_ebpf::{
     EbpfContext as _,
@@ -183,21 +183,11 @@ fn parsed<T>(result: Result<T, Pass>) -> Option<T> {
 impl Packet {
     #[inline(always)]
     pub fn new(ctx: TcContext) -> Self {
-        const { assert!(core::mem::offset_of!(__sk_buff, mark) == 8) };
-        let (first, second): (u32, u32);
-        // In assembly: the compiler may keep the field's address, and the verifier refuses an access through a changed
-        // pointer to the context.
         // SAFETY: tc programs may read this field.
-        unsafe {
-            asm!(
-                "{first} = *(u32 *)({ctx} + 8)",
-                "{second} = *(u32 *)({ctx} + 8)",
-                ctx = in(reg) raw(&ctx),
-                first = out(reg) first,
-                second = lateout(reg) second,
-                options(nostack),
-            );
-        }
+        let (first, second) = unsafe {
+            let mark = &raw const (*raw(&ctx)).mark;
+            (mark.read_volatile(), mark.read_volatile())
+        };
         let zero = Zero::from_reads(first, second);
         Self { ctx, zero }
     }
@@ -231,8 +221,7 @@ impl Packet {
     /// Reads the transport header, see [`packet::transport`].
     #[inline(always)]
     pub fn transport(&self, ip: &Ip) -> Option<Transport> {
-        let t = parsed(packet::transport(&self.bytes(), ip))?;
-        Some(t.opaque(&self.bytes()))
+        parsed(packet::transport(&self.bytes(), ip))
     }
 
     /// See [`packet::ports`].

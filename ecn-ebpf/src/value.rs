@@ -87,18 +87,6 @@ impl Zero {
     /// here.
     #[inline(always)]
     pub fn hide(self, word: u64) -> u64 {
-        let mut hidden = word;
-        // In assembly, which stays in its place: the compiler would move the operation to where its result is used, and
-        // the paths would go on with different words.
-        // SAFETY: arithmetic on registers.
-        unsafe {
-            asm!(
-                "{hidden} ^= {zero}",
-                hidden = inout(reg) hidden,
-                zero = in(reg) self.0,
-                options(nomem, nostack),
-            );
-        }
-        hidden
+        word ^ self.0
     }
 }

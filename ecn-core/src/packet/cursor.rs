@@ -152,21 +152,17 @@ fn ipv4<F: Read + ?Sized>(frame: &F, l3: u32) -> Result<Ip, Pass> {
     }
     let there = frame.frame_len() - l3;
     let stated = be16(b[2], b[3]) as u32;
-    let unstated = is_equal(frame.opaque(stated.into()), 0);
-    // The offset, and more fragments: 14 bits.
-    let fragment = frame.opaque((be16(b[6], b[7]) & 0x3fff).into()) as u32;
-    let first = frame.opaque(b[16].into());
     let mut ip = Ip {
         l3,
         protocol: b[9],
         start: [b[0], b[1]],
         version: 4,
-        fragment: (fragment + 0x3fff) >> 14 & 1 != 0,
+        // More fragments, or an offset.
+        fragment: be16(b[6], b[7]) & 0x3fff != 0,
         authenticated: false,
-        // From 1 to 223.
-        unicast: (first.wrapping_sub(1) & 0xff).wrapping_sub(223) >> 63 != 0,
+        unicast: b[16] < 224 && b[16] != 0,
         header_len: ((b[0] & 0xf) as u32) * 4,
-        total_len: stated | there & unstated.wrapping_neg(),
+        total_len: if stated == 0 { there } else { stated },
         source: shares::source(&[0, 0, 0, word(b, 12)]),
     };
     if ip.total_len > there || ip.header_len > ip.total_len {
@@ -191,14 +187,6 @@ fn ipv6<F: Read + ?Sized>(frame: &F, l3: u32) -> Result<Ip, Pass> {
     }
     let there = frame.frame_len() - l3;
     let stated = IPV6 as u32 + be16(b[4], b[5]) as u32;
-    let unstated = is_equal(frame.opaque(be16(b[4], b[5]).into()), 0);
-    let fits = frame
-        .opaque(there.into())
-        .wrapping_sub(IPV6 as u64 + 0x10000)
-        >> 63;
-    // A jumbo payload is stated elsewhere.
-    let jumbo = unstated & !(fits as u32);
-    let multicast = is_equal(frame.opaque(b[24].into()), 0xff);
     let mut ip = Ip {
         l3,
         protocol: b[6],
@@ -206,9 +194,14 @@ fn ipv6<F: Read + ?Sized>(frame: &F, l3: u32) -> Result<Ip, Pass> {
         version: 6,
         fragment: false,
         authenticated: false,
-        unicast: multicast == 0,
+        unicast: b[24] != 0xff,
         header_len: IPV6 as u32,
-        total_len: stated ^ (stated ^ there) & jumbo.wrapping_neg(),
+        // A jumbo payload is stated elsewhere.
+        total_len: if stated == IPV6 as u32 && there > stated + u16::MAX as u32 {
+            there
+        } else {
+            stated
+        },
         source: shares::source(&[word(b, 8), word(b, 12), word(b, 16), word(b, 20)]),
     };
     if ip.total_len > there {
@@ -396,32 +389,4 @@ pub fn transport<F: Read + ?Sized>(frame: &F, ip: &Ip) -> Result<Transport, Pass
         (t.src_port, t.dst_port) = (be16(b[0], b[1]), be16(b[2], b[3]));
     }
     Ok(t)
-}
-
-impl Transport {
-    /// The same, see [`Read::opaque`].
-    #[inline(always)]
-    #[must_use]
-    pub fn opaque<F: Read + ?Sized>(self, frame: &F) -> Self {
-        // Lengths are at most 60.
-        let word = frame.opaque(
-            self.src_port as u64
-                | (self.dst_port as u64) << 16
-                | (self.tcp.flags as u64) << 32
-                | (self.header_len as u64) << 48
-                | (self.tcp.header_len as u64) << 56,
-        );
-        let numbers = frame.opaque(self.tcp.sequence as u64 | (self.tcp.ack_number as u64) << 32);
-        Self {
-            src_port: word as u16,
-            dst_port: (word >> 16) as u16,
-            header_len: (word >> 48) as u32 & 0xff,
-            tcp: Tcp {
-                flags: (word >> 32) as u16,
-                header_len: (word >> 56) as u32,
-                sequence: numbers as u32,
-                ack_number: (numbers >> 32) as u32,
-            },
-        }
-    }
 }
