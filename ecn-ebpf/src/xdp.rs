@@ -61,6 +61,10 @@ impl Read for Frame {
         if at > LAST_OFFSET {
             return None;
         }
+        // Bounds the register that is added to the packet pointer: the compiler may know that the offset is small, and omit
+        // the comparison. Volatile, or it would omit the mask, too.
+        // SAFETY: a local variable.
+        let at = unsafe { core::ptr::read_volatile(&raw const at) } & LAST_OFFSET;
         // SAFETY: within the frame, as compared here; writes N bytes.
         unsafe {
             let from = (*self.context).data as usize + at as usize;
