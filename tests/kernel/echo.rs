@@ -27,10 +27,16 @@ fn link() -> u64 {
 
 /// Hosts 0 and 1 are endpoints; with `marked`, the port to host 1 has a queue that marks.
 fn start(lab: &Lab, marked: bool, every: Every) -> Running {
+    start_limited(lab, marked.then(|| link() / 5), every)
+}
+
+/// As [`start`], with a rate of the port, bytes per second. Its queue is not replaced later: the port would be detached
+/// for a moment.
+fn start_limited(lab: &Lab, port: Option<u64>, every: Every) -> Running {
     let mut marking = Marking::None;
-    if marked {
+    if let Some(rate) = port {
         // No drops: on a busy machine the reaction to the first mark may come after the last packet.
-        lab.limit(1, link() / 5, 5000);
+        lab.limit(1, rate, 5000);
         lab.link(0, link());
         marking = Marking::InputOutput;
     }
@@ -313,9 +319,8 @@ fn coalesced() {
     kernel_test!();
     let lab = Lab::new(2);
     let every: DurationText = "5ms".parse().expect("a duration");
-    let running = start(&lab, true, Every::Time(every));
     // Above Rmin, so that not everything is marked.
-    lab.limit(1, link() / 2, 1000);
+    let running = start_limited(&lab, Some(link() / 2), Every::Time(every));
     let (from, to) = (&lab.hosts[0], &lab.hosts[1]);
     let (sending, _receiving) = (udp(from, false, 7001), udp(to, false, 7002));
     let target = SocketAddr::new(to.v4.into(), 7002);
