@@ -137,8 +137,10 @@ fn sample(p: &Packet) -> Option<()> {
     let waiting = unsafe { read_volatile(&raw const (*bridge).switch.ports[slot].cnt1) };
     let sampling = &policy.sampling;
     let sample = with_lock!(point, point as point => point.sample(sampling, n, bytes, waiting))?;
+    // A packet with a malformed header gets no message: `make` would refuse it.
+    let t = p.transport(&ip)?;
     let mut flow = Key::default();
-    if !key(p, &ip, &mut flow) {
+    if !key(p, &ip, (t.src_port, t.dst_port), &mut flow) {
         return None;
     }
     let now = now();

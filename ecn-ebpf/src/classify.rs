@@ -10,6 +10,7 @@ use ecn_core::{
 use crate::{
     maps::ECN_HOST,
     skb::{Packet, field, load},
+    value::is_below,
 };
 
 /// `skb->mark` of a clone on its way from the ingress to the egress hook of one device.
@@ -51,7 +52,9 @@ pub fn classify(p: &Packet, key: &mut Key) -> Option<Classified> {
     Some(Classified {
         ip,
         tcp: t.tcp,
-        data: p.is_below(t.header_len, ip.upper_len()) | p.is_below(t.tcp.header_len, 1),
+        data: is_below(t.header_len.into(), ip.upper_len().into())
+            | is_below(t.tcp.header_len.into(), 1)
+            != 0,
         headers: ip.upper() + t.header_len,
     })
 }

@@ -22,7 +22,7 @@ use crate::{
     socket,
     tables::{flow_entry, remove_flow},
     tcp,
-    value::{atomic_add, class_of, read_once, read_word, with_lock, write_once},
+    value::{atomic_add, class_of, is_below, read_once, read_word, with_lock, write_once},
 };
 
 #[inline(always)]
@@ -362,13 +362,7 @@ impl Rate {
     }
 }
 
-/// 1 if `a < b`, else 0, for values below 2^63. Without a branch, which would double the verifier's paths.
-#[inline(always)]
-fn is_below(a: u64, b: u64) -> u64 {
-    core::hint::black_box(a.wrapping_sub(b)) >> 63
-}
-
-/// 1 if a word is not 0, else 0: without a branch, as [`is_below`].
+/// 1 if a word is not 0, else 0: without a branch, as [`crate::value::is_below`].
 #[inline(always)]
 fn is_set(word: u64) -> u64 {
     core::hint::black_box(word | word.wrapping_neg()) >> 63

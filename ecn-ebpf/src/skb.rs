@@ -206,12 +206,6 @@ impl Packet {
         }
     }
 
-    /// Whether `a < b`, without a branch, which would double the verifier's paths.
-    #[inline(always)]
-    pub fn is_below(&self, a: u32, b: u32) -> bool {
-        self.bytes().opaque((a as u64).wrapping_sub(b.into())) >> 63 != 0
-    }
-
     /// Writes the addresses, see [`packet::addresses`].
     #[inline(always)]
     pub fn addresses(&self, ip: &Ip, key: &mut Key) -> bool {

@@ -454,19 +454,20 @@ fn trace_latency(p: &Packet, ip: &Ip, flags: u32) {
 #[inline(never)]
 fn record_mark(p: &Packet, ip: &Ip) -> u32 {
     let mut flow = flow::Key::default();
-    if key(p, ip, &mut flow) {
+    // Only the ports: the whole header takes too much stack.
+    if let Some(ports) = p.ports(ip)
+        && key(p, ip, ports, &mut flow)
+    {
         // Keeps the oldest unanswered mark.
         let _ = ECN_MARKED.insert(&flow, &now(), 1 /* BPF_NOEXIST */);
     }
     0
 }
 
-/// Writes the packet's flow key, without an endpoint number, into an empty one. False: the packet has none.
+/// Writes the flow key of a packet with these ports, without an endpoint number, into an empty one. False: its
+/// addresses cannot be read.
 #[inline(always)]
-pub fn key(p: &Packet, ip: &Ip, key: &mut flow::Key) -> bool {
-    let Some((src_port, dst_port)) = p.ports(ip) else {
-        return false;
-    };
+pub fn key(p: &Packet, ip: &Ip, (src_port, dst_port): (u16, u16), key: &mut flow::Key) -> bool {
     key.protocol = ip.protocol;
     key.src_port = src_port;
     key.dst_port = dst_port;

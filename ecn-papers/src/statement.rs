@@ -109,7 +109,7 @@ impl Found {
         self.measured.push(Measured { quantity, mean, sd });
     }
 
-    /// If the statement does not hold: what is known about that, and whether nothing further was found.
+    /// Explains why the statement does not hold, if it does not. `explained`: it deviates in no other way.
     pub(crate) fn explain(&mut self, explained: bool, note: String) {
         if self.verdict == Verdict::DoesNotHold {
             self.explained = explained;

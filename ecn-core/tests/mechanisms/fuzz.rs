@@ -9,7 +9,7 @@ use ecn_core::{
     echo::{self, Echo, Sender},
     packet::{
         self, Buffer, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN, EXTENSIONS,
-        Ip, Pass, Read, TAGS, Transport, addresses, parse, protocol, transport,
+        Ip, Pass, Read, TAGS, Transport, addresses, parse, ports, protocol, transport,
     },
     shares,
 };
@@ -55,6 +55,9 @@ fn find(frame: &[u8]) -> Result<Found, Pass> {
     let (mut src, mut dst) = ([0; 16], [0; 16]);
     assert!(addresses(&watched, &ip, &mut src, &mut dst));
     let transport = transport(&watched, &ip);
+    if let Ok(t) = transport {
+        assert_eq!(ports(frame, &ip), Some((t.src_port, t.dst_port)));
+    }
     // EtherType, tags, header, extensions, ICMPv6 type, addresses, transport.
     assert!(watched.reads.get() <= 1 + TAGS + 1 + EXTENSIONS + 1 + 2 + 1);
     Ok(Found {
