@@ -516,8 +516,8 @@ pub struct Scratch {
     pub ack: ace::Ack,
     /// Offset of the segment's TCP header.
     pub at: u32,
-    #[doc(hidden)]
-    pub _pad: u32,
+    /// 1: the segment acknowledges all of the flow, and its FIN.
+    pub complete: u32,
     /// Input of the response.
     pub input: ResponseInput,
     /// Copy of `key`, which the response may replace by the short flows' key.
@@ -542,6 +542,10 @@ pub struct ResponseInput {
     pub departed: u32,
     /// The delay of its siblings, [`Siblings::initial_ipd`].
     pub sibling_ipd: u64,
+    /// Class of the flow that responds; 0: none yet.
+    pub class: u32,
+    /// 1: the aggregate of short flows responds, else 0.
+    pub short: u32,
 }
 
 /// Event at a port ([`PortEvent::kind`]).
@@ -627,9 +631,9 @@ pub struct FlowChange {
 pub enum PortAction {
     /// [`marking::Switch::set_waiting`] to 0.
     Forget = 0,
-    /// [`marking::Switch::remove_port`]
+    /// The same, then [`marking::Switch::remove_input`].
     Remove = 1,
-    /// [`vqueue::Queues::remove_port`]
+    /// The same, then [`vqueue::Queues::remove_port`].
     RemoveVirtual = 2,
     /// [`vqueue::Queues::catch_up`]
     CatchUp = 3,
@@ -811,7 +815,7 @@ const _: () = {
     assert!(size_of::<flow::Key>() == 40);
     assert!(align_of::<flow::Key>() == 2);
     assert!(size_of::<echo::Sender>() == 40);
-    assert!(size_of::<Scratch>() == 200 && size_of::<ResponseInput>() == 64);
+    assert!(size_of::<Scratch>() == 208 && size_of::<ResponseInput>() == 72);
     assert!(size_of::<backward::Report>() == 32);
     assert!(size_of::<ace::Sender>() == 40);
     assert!(size_of::<ace::Receiver>() == 40);

@@ -136,6 +136,17 @@ pub fn opaque<T: Copy>(place: &mut T) -> T {
     *place
 }
 
+/// 1 if `a < b`, else 0, for numbers below 2^63. In kernel programs without a branch, which would double the verifier's
+/// paths.
+#[inline(always)]
+#[must_use]
+pub fn is_below(a: u64, b: u64) -> u64 {
+    #[cfg(target_arch = "bpf")]
+    return core::hint::black_box(a.wrapping_sub(b)) >> 63;
+    #[cfg(not(target_arch = "bpf"))]
+    u64::from(a < b)
+}
+
 /// The smaller of two numbers below 2^63. In kernel programs without a branch, which would double the verifier's paths;
 /// in assembly, since the compiler turns masks back into branches.
 #[inline(always)]

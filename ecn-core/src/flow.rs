@@ -1,8 +1,8 @@
 //! State of a flow at its source's device.
 
 use crate::{
-    ace, backward, echo, fixed,
-    fixed::GOLDEN,
+    ace, backward, echo,
+    fixed::{self, GOLDEN, is_below},
     pacing::{self, nonzero_or},
     reaction, response,
 };
@@ -286,9 +286,11 @@ impl Flow {
     /// Whether a flow with `sent_packets` since `created_ns` is short.
     #[inline(always)]
     #[must_use]
-    pub const fn is_short(sent_packets: u64, created_ns: u64, now_ns: u64) -> bool {
-        sent_packets < FEW_PACKETS
-            || (sent_packets < SHORT_PACKETS && now_ns.saturating_sub(created_ns) < SHORT_NS)
+    pub fn is_short(sent_packets: u64, created_ns: u64, now_ns: u64) -> bool {
+        let age_ns = fixed::saturating_sub(now_ns, created_ns);
+        let few = is_below(sent_packets, FEW_PACKETS);
+        let young = is_below(sent_packets, SHORT_PACKETS) & is_below(age_ns, SHORT_NS);
+        (few | young) != 0
     }
 
     /// Processes an echo. `every_ns`: [`echo::Policy::every_ns`].

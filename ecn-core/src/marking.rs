@@ -635,11 +635,10 @@ impl<const N: usize> Switch<N> {
         output.departed += n as u64;
     }
 
-    /// As [`Switch::remove_port`] for virtual queues: packets from the port stay in its row until they leave, even if the
+    /// As [`Switch::remove_input`] for virtual queues: packets from the port stay in its row until they leave, even if the
     /// slot is reused.
     #[inline(always)]
-    pub(crate) fn remove_output(&mut self, p: u8, ports: u32) {
-        self.set_waiting(p, ports, 0);
+    pub(crate) fn remove_virtual(&mut self, p: u8) {
         let port = self.port(p);
         *port = Port {
             occupancy: port.occupancy,
@@ -731,10 +730,9 @@ impl<const N: usize> Switch<N> {
         }
     }
 
-    /// Port `p` was removed: nothing waits for it or came from it, and its slot is reset.
+    /// Port `p` was removed, after [`Switch::set_waiting`] to 0: nothing came from it, and its slot is reset.
     #[inline(always)]
-    pub fn remove_port(&mut self, p: u8, ports: u32) {
-        self.set_waiting(p, ports, 0);
+    pub fn remove_input(&mut self, p: u8, ports: u32) {
         let mut o = 0usize;
         while o < N {
             if o as u32 >= ports {

@@ -151,6 +151,13 @@ impl<const N: usize> Default for Queues<N> {
     }
 }
 
+/// Whether a time has come; for times less than 2^63 ns apart. Not `<=`, by which the BPF verifier would tell the steps
+/// of loops apart.
+#[inline(always)]
+const fn is_due(at_ns: u64, now_ns: u64) -> bool {
+    now_ns.wrapping_sub(at_ns) as i64 >= 0
+}
+
 impl<const N: usize> Queues<N> {
     #[inline(always)]
     fn queue(&mut self, o: u8) -> &mut Queue {
@@ -186,7 +193,7 @@ impl<const N: usize> Queues<N> {
             self.catch_up_outputs_of(switch, policy, a.input, a.now_ns);
         }
         let queue = self.queue(a.output);
-        let free = queue.len() == 0 && queue.free_ns <= a.now_ns;
+        let free = queue.len() == 0 && is_due(queue.free_ns, a.now_ns);
         (free, queue.len() >= DEPTH as u32)
     }
 
@@ -231,7 +238,7 @@ impl<const N: usize> Queues<N> {
             return false;
         }
         let first = *queue.entry(queue.head);
-        if first.start_ns > now_ns {
+        if !is_due(first.start_ns, now_ns) {
             return false;
         }
         queue.head = queue.head.wrapping_add(1);
@@ -254,29 +261,31 @@ impl<const N: usize> Queues<N> {
     /// [`Queues::catch_up`] at every output for which input `i` holds a packet.
     #[inline(always)]
     fn catch_up_outputs_of(&mut self, switch: &mut Switch<N>, policy: &Policy, i: u8, now_ns: u64) {
-        let ports = if policy.ports == 0 { 1 } else { policy.ports };
-        // The first output is hidden from the BPF verifier, which would otherwise verify each pair of output and step
-        // separately.
-        let first = self.next % ports;
-        let mut o = first;
+        let ports = policy.ports;
+        let within = |o: u32| o * fixed::is_below(o as u64, ports as u64) as u32;
+        let first = within(self.next);
+        self.next = first;
         let mut step = 0;
         while step < STEPS {
             step += 1;
+            // Read back, since the BPF verifier would otherwise verify each pair of output and step.
+            let o = fixed::opaque(&mut self.next);
             if switch.holds(i, o as u8) && self.dequeue_first(switch, o as u8, now_ns) {
                 continue;
             }
-            o = (o + 1) % ports;
+            let o = within(o.wrapping_add(1));
+            self.next = o;
             if o == first {
                 break;
             }
         }
-        self.next = o;
     }
 
-    /// Port `p` was removed: nothing waits for it, and its slot is reset, except for its packets that wait elsewhere.
+    /// Port `p` was removed, after [`Switch::set_waiting`] to 0: its slot is reset, except for its packets that wait
+    /// elsewhere.
     #[inline(always)]
-    pub fn remove_port(&mut self, switch: &mut Switch<N>, p: u8, ports: u32) {
-        switch.remove_output(p, ports);
+    pub fn remove_port(&mut self, switch: &mut Switch<N>, p: u8) {
+        switch.remove_virtual(p);
         let queue = self.queue(p);
         queue.head = queue.tail;
         queue.free_ns = 0;

@@ -194,7 +194,8 @@ fn react(ctx: &TcContext) -> Option<i32> {
     let Some(f) = ECN_FLOW.get_ptr_mut(&work.key) else {
         return Some(verdict(work.backward.flags, UNKNOWN));
     };
-    let refusal = response::on_notification(f, &mut work.key, &work.backward, endpoint, flags);
+    let (key, input) = (&mut work.key, &mut work.input);
+    let refusal = response::on_notification(f, key, &work.backward, input, endpoint, flags);
     Some(verdict(work.backward.flags, refusal))
 }
 

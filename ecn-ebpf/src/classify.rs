@@ -3,6 +3,7 @@
 use aya_ebpf::{bindings::__sk_buff, programs::TcContext};
 use ecn_core::{
     abi,
+    fixed::is_below,
     flow::{Key, KeyMask},
     packet::{self, Ip},
 };
@@ -10,7 +11,6 @@ use ecn_core::{
 use crate::{
     maps::ECN_HOST,
     skb::{Packet, field, load},
-    value::is_below,
 };
 
 /// `skb->mark` of a clone on its way from the ingress to the egress hook of one device.

@@ -6,6 +6,7 @@ use aya_ebpf::{helpers::bpf_redirect, programs::TcContext};
 use ecn_core::{
     abi::{self, Control, Count, Endpoint, LockedFlow},
     ace, backward,
+    fixed::is_below,
     flow::{self, Flow, Key},
     pacing::{DROPPED, nonzero_or, priority, queue_bytes, standing_queue_ns},
     packet,
@@ -22,7 +23,7 @@ use crate::{
     socket,
     tables::{flow_entry, remove_flow},
     tcp,
-    value::{atomic_add, class_of, is_below, read_once, read_word, with_lock, write_once},
+    value::{atomic_add, class_of, read_once, read_word, with_lock, write_once},
 };
 
 #[inline(always)]
@@ -195,7 +196,8 @@ fn send_data(
     let expired = now > valid_until_ns;
     let sent = read_once!(f, flow.sent_packets);
     let mut short = !by_socket;
-    let created = if sent < flow::SHORT_PACKETS {
+    // Not read otherwise: every acknowledgement writes this cache line.
+    let created = if is_below(sent, flow::SHORT_PACKETS) != 0 {
         read_once!(f, flow.created_ns)
     } else {
         0
@@ -362,7 +364,7 @@ impl Rate {
     }
 }
 
-/// 1 if a word is not 0, else 0: without a branch, as [`crate::value::is_below`].
+/// 1 if a word is not 0, else 0: without a branch, as [`is_below`].
 #[inline(always)]
 fn is_set(word: u64) -> u64 {
     core::hint::black_box(word | word.wrapping_neg()) >> 63

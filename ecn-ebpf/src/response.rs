@@ -143,7 +143,7 @@ pub fn on_echo<C: EbpfContext>(
     ctx: &C,
     e: &Echo,
     f: *mut LockedFlow,
-    key: &mut Key,
+    key: &Key,
     endpoint: &Endpoint,
     flags: u32,
 ) {
@@ -151,13 +151,27 @@ pub fn on_echo<C: EbpfContext>(
         return;
     };
     // SAFETY: a per-CPU entry, and nothing else runs on this CPU meanwhile.
-    let input = unsafe { &mut (*work).input };
+    let work = unsafe { &mut *work };
+    work.key = *key;
+    let (key, input) = (&mut work.key, &mut work.input);
     let every_ns = endpoint.echo.every_ns;
     match on_feedback(ctx, f, key, input, endpoint, flags, (e, every_ns)) {
         REFUSED_DUPLICATE => count(Count::EchoDuplicate, 1),
         REFUSED_IMPOSSIBLE => count(Count::EchoImpossible, 1),
         _ => count(Count::EchoAccepted, 1),
     }
+}
+
+/// [`abi::ResponseInput::class`]
+#[inline(always)]
+fn class_in(input: &mut abi::ResponseInput) -> u32 {
+    opaque(&mut input.class) & 0xffff
+}
+
+/// [`abi::ResponseInput::short`]
+#[inline(always)]
+fn is_short(input: &mut abi::ResponseInput) -> bool {
+    opaque(&mut input.short) != 0
 }
 
 /// [`on_feedback`]: [`Refusal::Duplicate`].
@@ -260,13 +274,19 @@ pub fn on_feedback<C: EbpfContext>(
             None => short = false,
         }
     }
-    let class = class & 0xffff;
+    // Read again wherever they are compared: see `opaque`.
+    input.class = class;
+    input.short = short as u32;
+    if short && read_once!(responder, flow.rate_bytes_per_s) >= link {
+        // A flow that got no class is limited with the short flows, which are no longer limited.
+        write_once!(f, flow.shared, 0);
+    }
     // 0: the class does not exist (yet).
-    let in_force = read_word(ECN_IN_FORCE.get(class));
-    let held = is_held(class, now);
+    let in_force = read_word(ECN_IN_FORCE.get(class_in(input)));
+    let held = is_held(class_in(input), now);
     let refusal = with_lock!(f, flow as f => match feedback.apply(f, sent as u32, departed, now) {
         Ok(delta) => {
-            if short || held {
+            if is_short(input) || held {
                 f.count_feedback(&delta, now);
             }
             input.delta = delta;
@@ -281,13 +301,13 @@ pub fn on_feedback<C: EbpfContext>(
         return 0;
     }
     // The aggregate of the short flows has no siblings.
-    let sibling_ipd = if short {
+    let sibling_ipd = if is_short(input) {
         fixed::ONE
     } else {
         sibling_ipd(number, now)
     };
     let response = with_lock!(responder, flow as f => {
-        let (delta, departed, in_force) = if short {
+        let (delta, departed, in_force) = if is_short(input) {
             let delta = f.aggregate_delta(&input.delta);
             let confirmed = (in_force >> 32) as u32;
             (delta, delta.position, abi::in_force(confirmed, delta.position))
@@ -306,8 +326,10 @@ pub fn on_feedback<C: EbpfContext>(
             flags: endpoint.flags,
             departed,
             sibling_ipd,
+            ..*input
         };
-        let abi::ResponseInput { delta, in_force, marked_ns, flags, departed, sibling_ipd } = opaque(input);
+        let abi::ResponseInput { delta, in_force, marked_ns, flags, departed, sibling_ipd, .. } =
+            opaque(input);
         let paced = flags & abi::EDT != 0;
         f.response.compare_with_siblings(sibling_ipd);
         f.check_timeout(policy, &delta, sibling_ipd, now);
@@ -330,28 +352,23 @@ pub fn on_feedback<C: EbpfContext>(
             in_force_ns,
         }
     });
-    if short && response.rate_bytes_per_s >= link && read_once!(f, flow.has_own_rate) != 0 {
-        // The flow was limited with the short flows for want of a class; these are no longer limited.
-        write_once!(f, flow.shared, 0);
-    }
-    update_siblings(number, short, &response, now);
+    update_siblings(number, is_short(input), &response, now);
     #[cfg(feature = "trace")]
     if response.decreased != 0 {
         aya_log_ebpf::debug!(
             ctx,
             "class {}: {} decreases, {} B/s",
-            class,
+            class_in(input),
             response.decreased,
             response.rate_bytes_per_s
         );
     }
     // Read back from the map, since the stack is full.
-    // SAFETY: a local reference.
-    let lost = unsafe { core::ptr::read_volatile(&raw const input.delta.lost_echoes) };
+    let lost = opaque(&mut input.delta.lost_echoes);
     if lost != 0 {
         count(Count::EchoLost, lost as u64);
     }
-    let marked_ns = input.marked_ns;
+    let marked_ns = opaque(&mut input.marked_ns);
     if decreased_mark(&response, marked_ns) {
         key.endpoint = 0;
         let _ = ECN_MARKED.remove(&*key);
@@ -359,11 +376,11 @@ pub fn on_feedback<C: EbpfContext>(
     }
     let changed = Changed {
         endpoint: number,
-        class,
+        class: class_in(input),
         in_force,
-        short,
+        short: is_short(input),
     };
-    notify_agent(f, &changed, &response, key, endpoint.flags, marked_ns);
+    notify_agent(&changed, &response, key, endpoint.flags, marked_ns);
     0
 }
 
@@ -374,6 +391,7 @@ pub fn on_notification(
     f: *mut LockedFlow,
     key: &mut Key,
     report: &Report,
+    input: &mut abi::ResponseInput,
     endpoint: &Endpoint,
     flags: u32,
 ) -> u32 {
@@ -395,17 +413,19 @@ pub fn on_notification(
     // A flow that got no class is limited with the short flows.
     let short = read_once!(f, flow.shared) != 0;
     let mut responder = f;
-    let mut class = class_of(f);
+    let own = class_of(f);
+    let mut class = own;
     if short && let Some(all) = ECN_FLOW.get_ptr_mut(&Key::short(number as u16)) {
         responder = all;
         class = abi::short_class(number);
     }
-    let class = class & 0xffff;
-    let in_force = read_word(ECN_IN_FORCE.get(class));
+    input.class = class;
+    input.short = (class != own) as u32;
+    let in_force = read_word(ECN_IN_FORCE.get(class_in(input)));
     let (policy, link) = (&endpoint.reaction, endpoint.link_bytes_per_s);
     let marked_ns = marked_at(key, number, flags);
     let now = now();
-    if is_held(class, now) {
+    if is_held(class_in(input), now) {
         write_once!(responder, flow.last_echo_ns, now);
         return 0;
     }
@@ -431,11 +451,11 @@ pub fn on_notification(
     }
     let changed = Changed {
         endpoint: number,
-        class,
+        class: class_in(input),
         in_force,
-        short,
+        short: is_short(input),
     };
-    notify_agent(f, &changed, &response, key, endpoint.flags, marked_ns);
+    notify_agent(&changed, &response, key, endpoint.flags, marked_ns);
     0
 }
 
@@ -500,14 +520,7 @@ fn update_siblings(number: u32, short: bool, response: &Response, now: u64) {
 
 /// Notifies the agent if it must act: with HTB it enforces each new rate, otherwise it only creates the class.
 #[inline(always)]
-fn notify_agent(
-    f: *mut LockedFlow,
-    r: &Changed,
-    response: &Response,
-    key: &mut Key,
-    flags: u32,
-    marked_ns: u64,
-) {
+fn notify_agent(r: &Changed, response: &Response, key: &mut Key, flags: u32, marked_ns: u64) {
     let due = if flags & (abi::EDT | abi::PACE) == 0 {
         response.events & NOTIFY != 0
     } else {
@@ -516,6 +529,10 @@ fn notify_agent(
     if due {
         let mut class = r.class;
         if class == 0 {
+            // The flow again, so that the verifier need not tell it from the aggregate of short flows until here.
+            let Some(f) = ECN_FLOW.get_ptr_mut(&*key) else {
+                return;
+            };
             class = allocate_class(f);
             if class == 0 {
                 return;

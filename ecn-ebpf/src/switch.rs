@@ -799,23 +799,25 @@ fn try_port_reset(ctx: &TcContext) -> Option<i32> {
     let now = now();
     let done = with_bridge_lock!(bridge, b => {
         let idle = b.switch.ports[port as usize].arrived as u32 == arrived;
-        if action == PortAction::Remove as u32 {
-            b.switch.remove_port(port, ports);
-            b.shares.remove_port(port);
-            1
-        } else if let Some(queues) = queues
-            && action == PortAction::RemoveVirtual as u32
-        {
-            (*queues).remove_port(&mut b.switch, port, ports);
-            b.shares.remove_port(port);
-            1
-        } else if let Some(queues) = queues
-            && action == PortAction::CatchUp as u32
-        {
-            (*queues).catch_up(&mut b.switch, port, now);
-            1
-        } else if idle {
+        if action == PortAction::CatchUp as u32 {
+            match queues {
+                Some(queues) => {
+                    (*queues).catch_up(&mut b.switch, port, now);
+                    1
+                }
+                None => 0,
+            }
+        } else if action != PortAction::Forget as u32 || idle {
             b.switch.set_waiting(port, ports, 0);
+            if action == PortAction::Remove as u32 {
+                b.switch.remove_input(port, ports);
+                b.shares.remove_port(port);
+            } else if let Some(queues) = queues
+                && action == PortAction::RemoveVirtual as u32
+            {
+                (*queues).remove_port(&mut b.switch, port);
+                b.shares.remove_port(port);
+            }
             1
         } else {
             0

@@ -14,6 +14,7 @@ use ecn_core::{
     abi::{self, Count, Endpoint, LockedFlow},
     ace::{self, Ack},
     echo::{self, FeedbackDelta, Receiver, Refusal},
+    fixed::opaque,
     flow::{self, Flow, Key},
     packet::{Ip, Tcp},
 };
@@ -312,6 +313,10 @@ fn try_tcp_ack(ctx: &TcContext) -> Option<i32> {
     let Some(f) = ECN_FLOW.get_ptr_mut(&*key) else {
         return (by() != 0).then(|| backward::verdict(by(), backward::UNKNOWN));
     };
+    // An acknowledgement beyond the last byte covers the FIN.
+    work.complete = (read_once!(f, flow.ended) != 0
+        && ace::is_later(work.ack.ack, read_once!(f, flow.ace.end))
+        && read_once!(f, flow.socket) == 0) as u32;
     if by() != 0 || read_once!(f, flow.flags) & flow::PLAIN != 0 {
         let input = &mut work.input;
         let refusal = response::on_feedback(ctx, f, key, input, endpoint, flags, report);
@@ -322,11 +327,10 @@ fn try_tcp_ack(ctx: &TcContext) -> Option<i32> {
             write_ace(ctx, work.at, 0);
         }
     }
-    // An acknowledgement beyond the last byte covers the FIN. If there is a class, the agent removes entry and class.
-    if read_once!(f, flow.ended) != 0
-        && ace::is_later(work.ack.ack, read_once!(f, flow.ace.end))
+    // If there is a class, the agent removes entry and class.
+    if opaque(&mut work.complete) != 0
+        && let Some(f) = ECN_FLOW.get_ptr_mut(&work.flow)
         && class_of(f) == 0
-        && read_once!(f, flow.socket) == 0
     {
         remove_flow(&work.flow);
     }

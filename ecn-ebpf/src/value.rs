@@ -71,12 +71,6 @@ pub fn class_of(f: *mut LockedFlow) -> u32 {
     read_once!(f, flow.class)
 }
 
-/// 1 if `a < b`, else 0, for values below 2^63. Without a branch, which would double the verifier's paths.
-#[inline(always)]
-pub fn is_below(a: u64, b: u64) -> u64 {
-    core::hint::black_box(a.wrapping_sub(b)) >> 63
-}
-
 /// Zero, but unknown to compiler and verifier.
 #[derive(Clone, Copy)]
 pub struct Zero(u64);

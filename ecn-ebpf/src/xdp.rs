@@ -147,7 +147,7 @@ fn try_echo(ctx: &XdpContext) -> Option<()> {
     e.headroom = Headroom::of(ip.ecn());
     // An echo of an unknown flow may have been flooded to this device; the tc program decides.
     let f = response::find_flow(&e, &mut key)?;
-    response::on_echo(ctx, &e, f, &mut key, endpoint, control.flags);
+    response::on_echo(ctx, &e, f, &key, endpoint, control.flags);
     count(Count::EchoXdp, 1);
     Some(())
 }

@@ -928,7 +928,8 @@ impl Both<'_> {
             action: abi::PortAction::Remove as u32,
             arrived: 0,
         };
-        self.host.remove_port(slot, PORTS as u32);
+        self.host.set_waiting(slot, PORTS as u32, 0);
+        self.host.remove_input(slot, PORTS as u32);
         self.shares.remove_port(slot);
         let done = self.kernel.datapath.reset_port(reset).expect("reset");
         prop_assert!(done);

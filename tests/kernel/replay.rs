@@ -147,7 +147,7 @@ fn replay(running: &Running, events: &mut [PortEvent]) -> Seen {
         seen.decided.output_trigger += decision.output_trigger;
     }
     for slot in 0..8 {
-        queues.catch_up(&mut switch, slot, u64::MAX);
+        queues.catch_up(&mut switch, slot, i64::MAX as u64);
     }
     // Departures whose tracepoint run is missing: the agent's sweep corrected their count at the end, without an event.
     let mut forgotten = 0;

@@ -91,7 +91,7 @@ fn no_hidden_padding() {
     );
     assert_eq!(
         size_of::<abi::ResponseInput>(),
-        size_of::<echo::FeedbackDelta>() + 3 * 8 + 2 * 4
+        size_of::<echo::FeedbackDelta>() + 3 * 8 + 4 * 4
     );
     assert_eq!(size_of::<backward::Report>(), 8 + 6 * 4);
     assert_eq!(size_of::<backward::Sender>(), 2 * 4 + 2 * 8);

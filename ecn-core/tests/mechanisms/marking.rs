@@ -1142,7 +1142,8 @@ proptest! {
             s.on_enqueue(&p, i, o, n, true);
         }
         let before = s.clone();
-        s.remove_port(gone, 16);
+        s.set_waiting(gone, 16, 0);
+        s.remove_input(gone, 16);
         let g = gone as usize;
         prop_assert_eq!(s.ports[g], Default::default());
         for x in 0..16 {

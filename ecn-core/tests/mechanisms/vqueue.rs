@@ -215,7 +215,7 @@ proptest! {
             }
         }
         // Idle: everything has departed.
-        catch_up(&mut queues, &mut switch, u64::MAX);
+        catch_up(&mut queues, &mut switch, i64::MAX as u64);
         for port in &switch.ports {
             prop_assert_eq!((port.cnt1, port.occupancy, port.dropped), (0, 0, 0));
             prop_assert_eq!(port.arrived, port.departed);
@@ -235,7 +235,8 @@ proptest! {
         for (number, step) in steps.iter().enumerate() {
             now_ns += step.after_ns;
             for (_, port) in gone.iter().filter(|(at, _)| *at == number) {
-                queues.remove_port(&mut switch, *port, N as u32);
+                switch.set_waiting(*port, N as u32, 0);
+                queues.remove_port(&mut switch, *port);
                 prop_assert_eq!(switch.ports[*port as usize].arrived, 0);
             }
             let a = step.arrival(now_ns - back[number], 6_250_000);
@@ -246,7 +247,7 @@ proptest! {
                 prop_assert_eq!((switch.ports[p].cnt1, switch.ports[p].occupancy), (column, row));
             }
         }
-        catch_up(&mut queues, &mut switch, u64::MAX);
+        catch_up(&mut queues, &mut switch, i64::MAX as u64);
         prop_assert!(switch.waiting.iter().flatten().all(|w| *w == 0));
         prop_assert!(switch.ports.iter().all(|p| p.cnt1 == 0 && p.occupancy == 0));
     }
@@ -345,7 +346,7 @@ fn a_full_one_takes_no_more_and_still_marks() {
     assert_eq!(queues.queues[2].overflowed, 1_000 - DEPTH as u64 - 1);
     assert_eq!(switch.ports[2].dropped, 0);
     assert!(marked > 900, "{marked}");
-    queues.catch_up(&mut switch, 2, u64::MAX);
+    queues.catch_up(&mut switch, 2, i64::MAX as u64);
     assert_eq!(switch.ports[2].cnt1, 0);
     assert_eq!(switch.ports[2].departed, 1_000);
 }
