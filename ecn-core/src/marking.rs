@@ -23,7 +23,9 @@
 //! A second trigger overwrites `cnt2`, it never adds. Naive marking marks the packets in the full input buffer instead,
 //! so its count belongs to the input ([`Port::to_mark_from`]).
 
-use crate::backward::Kind;
+use core::num::NonZeroU64;
+
+use crate::{backward::Kind, fixed};
 
 /// When a packet is marked ([`Policy::mark_at`]).
 #[repr(u32)]
@@ -690,8 +692,8 @@ impl<const N: usize> Switch<N> {
     #[inline(always)]
     pub fn repair(&mut self, o: u8, ports: u32) {
         let output = self.port(o);
-        let keep = output.cnt1.saturating_sub(output.surplus);
-        self.set_waiting(o, ports, keep);
+        let keep = fixed::saturating_sub(output.cnt1 as u64, output.surplus as u64);
+        self.set_waiting(o, ports, keep as u32);
     }
 
     /// Sets the number of packets that wait for output `o` to `keep`, reducing each input's part in proportion, since
@@ -699,29 +701,31 @@ impl<const N: usize> Switch<N> {
     #[inline(always)]
     pub fn set_waiting(&mut self, o: u8, ports: u32, keep: u32) {
         // cnt1 is the sum over all inputs: 0 only if no packet waits.
-        let cnt1 = (self.port(o).cnt1 as u64).max(1);
-        let mut seen = 0u64;
-        let mut kept = 0;
+        let Some(cnt1) = NonZeroU64::new(fixed::max(self.port(o).cnt1 as u64, 1)) else {
+            return;
+        };
+        let (mut seen, mut kept) = (0, 0);
         let mut i = 0usize;
         while i < N {
             if i as u32 >= ports {
                 break;
             }
+            // Without branches, each of which the BPF verifier would follow at each input.
             let w = self.waiting(i as u8, o);
-            let before = *w;
-            if before > 0 {
-                // Rounding the running sum and not each part, so that the parts add up to `keep`.
-                seen += before as u64;
-                let after = ((seen * keep as u64 / cnt1) as u32).saturating_sub(kept);
-                let after = if after < before { after } else { before };
-                *w = after;
-                kept += after;
-                let input = self.port(i as u8);
-                input.occupancy = input.occupancy.saturating_sub(before - after);
-                input.clip_marks_from();
-            }
+            let before = *w as u64;
+            // Rounding the running sum and not each part, so that the parts add up to `keep`.
+            seen += before;
+            let share = (seen * keep as u64 / cnt1) as u32 as u64;
+            let after = fixed::min(fixed::saturating_sub(share, kept), before);
+            *w = after as u32;
+            kept += after;
+            let input = self.port(i as u8);
+            let occupancy = fixed::saturating_sub(input.occupancy as u64, before - after);
+            input.occupancy = occupancy as u32;
+            input.to_mark_from = fixed::min(input.to_mark_from as u64, occupancy) as u32;
             i += 1;
         }
+        let kept = kept as u32;
         let output = self.port(o);
         output.repaired += output.cnt1.saturating_sub(kept) as u64;
         output.cnt1 = kept;
