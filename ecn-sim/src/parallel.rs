@@ -42,7 +42,7 @@ pub fn cores() -> usize {
 }
 
 /// Executes the jobs 0 to `jobs` - 1 on up to `threads` threads, and returns their results. Jobs are started in order,
-/// so the longest should come first.
+/// so the longest should come first. (rayon would start them in the order of its splits.)
 ///
 /// # Errors
 ///

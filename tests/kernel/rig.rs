@@ -37,7 +37,7 @@ pub fn alone() -> Option<Flock<File>> {
         held.is_some()
     });
     if held.is_none() {
-        note("another rig or agent has been running for two minutes: measuring beside it");
+        note("another rig or agent has been running for half a minute: measuring beside it");
     }
     held
 }
@@ -312,8 +312,8 @@ fn killed_in_the_middle() {
     let (_alone, folder) = (alone(), Folder::new());
     let before = Snapshot::take();
     let mut rig = folder.start(&ecn, "30", "");
-    let controlled = || folder.text("err").contains("\nuncontrolled ");
-    assert!(eventually(s(60), controlled), "{}", folder.text("err"));
+    let uncontrolled = || folder.text("err").contains("\nuncontrolled ");
+    assert!(eventually(s(60), uncontrolled), "{}", folder.text("err"));
     std::thread::sleep(s(5));
     let objects = rig.objects();
     rig.signal(Signal::SIGKILL);

@@ -17,7 +17,7 @@ fn a_stopped_run_leaves_what_it_has() {
              --set scheme=dcqcn --threads {threads} --out {out}"
         ))
     };
-    let output = run("whole", "2").output().unwrap();
+    let output = run("whole", "1").output().unwrap();
     assert!(output.status.success(), "{output:?}");
     assert_eq!(
         folder.files("whole"),

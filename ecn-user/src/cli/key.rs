@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_are_read_and_printed() {
+    fn flows_are_parsed_and_printed() {
         for (text, printed) in [
             (
                 "10.0.0.1:1234>10.0.1.1:5001/udp",
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_flow_is_refused_with_the_reason() {
+    fn other_text_is_refused_with_the_reason() {
         for (text, reason) in [
             ("", "there is no `>`"),
             ("10.0.0.1:1234", "the shell interprets it"),
@@ -312,7 +312,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_flow_is_read_back_as_it_was(
+        fn printed_flows_are_parsed_to_the_same_flow(
             (src, dst) in address_pair(),
             (src_port, dst_port, protocol) in any::<(u16, u16, u8)>(),
             endpoint: u16,
@@ -323,12 +323,12 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_the_reader_panic(text in ".{0,40}") {
+        fn any_text_is_parsed_without_a_panic(text in ".{0,40}") {
             let _ = text.parse::<FlowName>();
         }
 
         #[test]
-        fn no_text_like_a_flow_does_either(text in "[0-9a-f:.\\[\\]>/-]{0,40}") {
+        fn text_like_a_flow_is_parsed_without_a_panic(text in "[0-9a-f:.\\[\\]>/-]{0,40}") {
             let _ = text.parse::<FlowName>();
         }
     }
