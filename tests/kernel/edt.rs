@@ -147,10 +147,9 @@ fn hold(lab: &Lab, running: &mut Running, protocol: u8, below: f64, mbits: &[u64
         std::thread::sleep(Duration::from_millis(1500));
         // A busy machine can only make it slower.
         let mut windows = Vec::new();
-        let times = if emulated() { 8 } else { 4 };
         // At 1 Mbit/s one packet more or less matters.
         let window = Duration::from_millis(if mbit == 1 { 5000 } else { 2500 });
-        let exact = (0..times).any(|_| {
+        let exact = (0..4).any(|_| {
             let ratio = left(lab, window) / target;
             windows.push(ratio);
             (ratio - 1.0).abs() <= WITHIN
@@ -187,13 +186,18 @@ fn udp() {
         assert_eq!((fq.kind.as_str(), fq.major()), ("fq", FQ_MAJOR));
         assert_eq!(fq.drops, 0, "in fq: {}", running.counts());
     };
-    assert!(hold(&lab, &mut running, protocol::UDP, WITHIN, &[1, 10]) > 0);
+    // An emulated kernel is late where packets are many.
+    let (short, long): (&[u64], &[u64]) = if emulated() {
+        (&[1], &[10])
+    } else {
+        (&[1, 10], &[100, 300, 1000, 10])
+    };
+    assert!(hold(&lab, &mut running, protocol::UDP, WITHIN, short) > 0);
     check_fq(&running);
     drop(stream);
     let stream = Stream::deep(&lab.hosts[0], &lab.hosts[1], 7001, 1458);
-    let rates = [100, 300, 1000, 10];
     // A machine that cannot send at any of these rates limits nothing, and has its own root back by then.
-    if hold(&lab, &mut running, protocol::UDP, WITHIN, &rates) > 0 {
+    if hold(&lab, &mut running, protocol::UDP, WITHIN, long) > 0 {
         check_fq(&running);
     }
     drop(stream);
