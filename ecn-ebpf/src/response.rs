@@ -8,7 +8,7 @@ use ecn_core::{
     abi::{self, Count, Endpoint, LockedFlow},
     backward::{self, Report},
     echo::{Echo, FeedbackDelta, Refusal},
-    fixed::{self, opaque},
+    fixed::{self, is_below, opaque},
     flow::{Flow, Key},
 };
 
@@ -277,15 +277,14 @@ pub fn on_feedback<C: EbpfContext>(
     // Read again wherever they are compared: see `opaque`.
     input.class = class;
     input.short = short as u32;
-    if short && read_once!(responder, flow.rate_bytes_per_s) >= link {
-        // A flow that got no class is limited with the short flows, which are no longer limited.
-        write_once!(f, flow.shared, 0);
-    }
     // 0: the class does not exist (yet).
     let in_force = read_word(ECN_IN_FORCE.get(class_in(input)));
     let held = is_held(class_in(input), now);
+    let limited = is_below(read_once!(responder, flow.rate_bytes_per_s), link) as u32;
     let refusal = with_lock!(f, flow as f => match feedback.apply(f, sent as u32, departed, now) {
         Ok(delta) => {
+            // A flow that got no class is released once the short flows are no longer limited.
+            f.shared &= limited;
             if is_short(input) || held {
                 f.count_feedback(&delta, now);
             }
