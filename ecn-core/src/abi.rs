@@ -8,7 +8,7 @@ pub use crate::{flow::in_force, pacing::HTB_MAJOR};
 
 /// ABI version. An agent takes over the maps of another one with the same version, and the programs of both use them
 /// for a moment: it must therefore also change when the meaning of values does.
-pub const ABI: u32 = 16;
+pub const ABI: u32 = 17;
 
 /// Port slots of a bridge: 255 ports and the host itself (slot 0).
 pub const PORTS: usize = 256;

@@ -7,7 +7,7 @@
 use std::mem;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{hint, thread};
 
@@ -300,18 +300,24 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A spinning barrier: windows are short, and that of the standard library sleeps for longer than many of them.
+/// A barrier at which threads spin, then yield, then sleep: windows are short, and that of the standard library sleeps for
+/// longer than many of them. But a thread that only yields keeps the core from one that another process has displaced.
 struct Barrier {
     count: usize,
     /// Spins before a thread yields the core; none where others wait for it.
     spins: u32,
     arrived: AtomicUsize,
     round: AtomicUsize,
+    sleepers: AtomicUsize,
+    sleep: Mutex<()>,
+    wake: Condvar,
 }
 
 impl Barrier {
     /// Spins where each thread has its own core.
     const SPINS: u32 = 200;
+    /// Yields before a thread sleeps.
+    const YIELDS: u32 = 100;
 
     fn new(count: usize) -> Self {
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
@@ -320,6 +326,9 @@ impl Barrier {
             spins: if count <= cores { Self::SPINS } else { 0 },
             arrived: AtomicUsize::new(0),
             round: AtomicUsize::new(0),
+            sleepers: AtomicUsize::new(0),
+            sleep: Mutex::new(()),
+            wake: Condvar::new(),
         }
     }
 
@@ -327,17 +336,29 @@ impl Barrier {
         let round = self.round.load(Ordering::Acquire);
         if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.count {
             self.arrived.store(0, Ordering::Relaxed);
-            self.round.store(round.wrapping_add(1), Ordering::Release);
+            // Either this sees the sleeper, or the sleeper sees the round: both orders are sequentially consistent.
+            self.round.store(round.wrapping_add(1), Ordering::SeqCst);
+            if self.sleepers.load(Ordering::SeqCst) > 0 {
+                let _asleep = lock(&self.sleep);
+                self.wake.notify_all();
+            }
             return;
         }
-        let mut spins = 0;
-        while self.round.load(Ordering::Acquire) == round {
-            if spins < self.spins {
-                spins += 1;
+        let is_over = || self.round.load(Ordering::SeqCst) != round;
+        for turn in 0..self.spins + Self::YIELDS {
+            if is_over() {
+                return;
+            }
+            if turn < self.spins {
                 hint::spin_loop();
             } else {
                 thread::yield_now();
             }
         }
+        let asleep = lock(&self.sleep);
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let wait = self.wake.wait_while(asleep, |()| !is_over());
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        drop(wait.unwrap_or_else(PoisonError::into_inner));
     }
 }
