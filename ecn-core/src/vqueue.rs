@@ -29,7 +29,7 @@ pub const DEPTH: usize = 64;
 
 /// Maximum outputs plus departures per update of other outputs; the next update continues there. Packets not reached
 /// still count as waiting, which requires more than 64 ports and overdue packets together. The BPF verifier processes
-/// each step, within its limit of a million instructions: on 6.1 549,311 with 96 steps, 445,887 with 64.
+/// each step: 65,188 instructions with 64 of them, 92,836 with 128.
 const STEPS: u32 = 64;
 
 /// Fractional bits of [`ns_per_byte`].
