@@ -24,6 +24,12 @@ fn a_stopped_run_leaves_what_it_has() {
         "flows.csv flows.parquet queues.svg rates.svg run.json series.csv series.parquet"
     );
     let whole = folder.read("whole/flows.csv");
+    let output = run("parts", "2").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    for file in ["flows.csv", "series.csv"] {
+        let (one, two) = (format!("whole/{file}"), format!("parts/{file}"));
+        assert!(folder.read(&one) == folder.read(&two), "{file}");
+    }
     let whole: Vec<&str> = whole.lines().collect();
     for (signal, threads) in [("-INT", "1"), ("-TERM", "3")] {
         let mut child = run(threads, threads)
