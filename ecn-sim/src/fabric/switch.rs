@@ -7,7 +7,7 @@
 use std::ops::{Deref, DerefMut};
 
 use super::packet::{Linked, List, Packet};
-use crate::engine::{Slab, Time};
+use crate::engine::{Slab, Time, with_capacity};
 
 /// State of one class of data at a port.
 #[derive(Clone, Copy, Debug, Default)]
@@ -192,7 +192,9 @@ impl DerefMut for Ports {
 
 impl Ports {
     /// These ports, with `classes` classes each.
-    pub fn new(ports: Vec<Port>, classes: u8) -> Self {
+    pub fn new(all: impl ExactSizeIterator<Item = Port>, classes: u8) -> Self {
+        let mut ports = with_capacity(all.len());
+        ports.extend(all);
         let others = vec![Class::default(); ports.len() * (usize::from(classes) - 1)];
         Self {
             ports,
@@ -499,7 +501,7 @@ mod tests {
             used: 0,
         };
         // Two classes of a port are equivalent to two ports.
-        let mut ports = Ports::new(vec![Port::default()], 2);
+        let mut ports = Ports::new([Port::default()].into_iter(), 2);
         let (a, b) = ((0, 0), (0, 1));
         // Half of the free memory: one class may hold 4 of 12, as half of the rest is then 6 - 2 = 4.
         for _ in 0..4 {
@@ -536,7 +538,7 @@ mod tests {
             headroom: 1_000,
         };
         let mut memory = Memory { pool: 10, used: 10 };
-        let mut ports = Ports::new(vec![Port::default()], 1);
+        let mut ports = Ports::new([Port::default()].into_iter(), 1);
         assert_eq!(ports.admit(&limits, &mut memory, (0, 0), 1_000), Some(true));
         assert!(!ports.release(&limits, &mut memory, (0, 0), 1_000));
         assert_eq!(ports[0].pause_wanted, 0);
@@ -579,7 +581,7 @@ mod tests {
     /// A queue counts as held up after a pause until it is empty and may be sent.
     #[test]
     fn a_queue_that_begins_anew_was_not_held_up() {
-        let mut ports = Ports::new(vec![Port::default()], 2);
+        let mut ports = Ports::new([Port::default()].into_iter(), 2);
         let mut packets = Slab::default();
         let push = |ports: &mut Ports, packets: &mut Slab<Packet>| {
             let id = packets.insert(Packet::of_link(Kind::Data, 1, 0)).unwrap();
@@ -606,7 +608,7 @@ mod tests {
     #[test]
     fn classes_take_turns() {
         for classes in 1..=MOST_CLASSES {
-            let mut ports = Ports::new(vec![Port::default(); 3], classes);
+            let mut ports = Ports::new([Port::default(); 3].into_iter(), classes);
             let mut packets = Slab::default();
             for class in 0..classes {
                 for number in 0..3 {

@@ -45,7 +45,7 @@ impl<S: Scheme> Run<'_, S> {
     /// Keeps the first error, and makes the run stop before the next event.
     pub(in crate::fabric) fn stop(&mut self, error: RunError) {
         self.error.get_or_insert(error);
-        self.until_check = 0;
+        self.watch_due = 0;
     }
 
     /// Checks everything that waits: the memory in use must equal the contents of the queues.
