@@ -4,6 +4,11 @@
 //! ([`Event::Tail`]: the output is idle again and the slot free). With a window of one packet, nothing else happens to
 //! its flow until the ACK is back. The ACK's effect is therefore computed when the last hop starts, and the flow's next
 //! event is its next packet.
+//!
+//! [Data centres](crate::fabric) have the same switches (`fig1`), with the same results: of Fig. 1 over two seconds,
+//! 2,211,599 packet-hops in both without control, and 2,182,504 there and 2,182,868 here with LIPD. HP's networks are
+//! not among them for the speed: there a run takes 2.5 to 2.9 times as long, with ACKs that are packets, and would take
+//! 2.0 to 2.4 times as long if ACKs arrived at once, as they do here.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
