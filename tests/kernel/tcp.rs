@@ -468,8 +468,11 @@ fn connections_older_than_the_agent() {
         // One mark reached TCP, and those that arrived before TCP reacted.
         let seen = nstat(&lab.hosts[1], "IpExtInCEPkts");
         assert!((1..20).contains(&seen), "{seen}");
+        // On a busy machine an ACK comes late, and covers more than it can report.
+        let late = u64::from(receiver.ace.discarded);
+        assert!(late <= receiver.ce / 10, "{receiver:#?}");
         assert!(
-            flow.marked_packets + 20 > receiver.ce,
+            flow.marked_packets + late + 20 > receiver.ce,
             "{flow:#?} {receiver:#?}"
         );
         assert_eq!(carried_by_echoes(&running), 0);
