@@ -43,10 +43,10 @@ pub use figures::{Drawing, Files};
 pub use hp::Choice;
 
 use ecn_report::output::OutputError;
+use ecn_sim::ModelError;
 use ecn_sim::compare::CompareError;
 use ecn_sim::engine::Time;
 use ecn_sim::fabric;
-use ecn_sim::model::ModelError;
 use ecn_sim::parallel::Panicked;
 use ecn_sim::report::RunError;
 use ecn_sim::scenario::ScenarioError;

@@ -3,7 +3,6 @@
 mod compare;
 pub mod design;
 mod draw;
-mod fabric;
 mod list;
 mod merge;
 mod progress;

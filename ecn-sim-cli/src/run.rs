@@ -1,5 +1,7 @@
 //! `ecn sim run`: one run of a scenario.
 
+mod fabric;
+
 use std::path::PathBuf;
 
 use clap::Args;
@@ -64,7 +66,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Error> {
     set_all(&mut experiment, &args.set)?;
     let scenario = match experiment {
         Experiment::Shares(scenario) => *scenario,
-        Experiment::Fabric(fabric) => return super::fabric::run(&fabric, args),
+        Experiment::Fabric(fabric) => return fabric::run(&fabric, args),
     };
     scenario
         .check_settings(&args.set)

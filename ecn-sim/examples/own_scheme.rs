@@ -17,13 +17,13 @@
 //! All start at the link's rate; and whoever is left when others have ended takes up to a hundred round trips to use the
 //! link again.
 
+use ecn_sim::ModelError;
 use ecn_sim::engine::Time;
 use ecn_sim::fabric::cc::{
     Acknowledged, Cnm, Endpoints, Hooks, Mark, Network, QueueView, Scheme, Sender, Sending, Switch,
 };
 use ecn_sim::fabric::packet::Packet;
 use ecn_sim::fabric::{self, Options, Report, Scenario};
-use ecn_sim::model::ModelError;
 use ecn_sim::scenario::ScenarioError;
 
 /// Its parameters.

@@ -40,7 +40,7 @@ use crate::measure::{Record, Snapshot, Times};
 use crate::model::{Model, Response};
 use crate::network::Network;
 use crate::notifications;
-use crate::simulation::{Instant, Options, SimulationError, counted, schedule};
+use crate::simulation::instants::{Instant, Options, SimulationError, counted, schedule};
 use crate::traffic::{Algorithm, Traffic};
 
 /// Events between two reports of progress.

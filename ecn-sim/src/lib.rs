@@ -31,6 +31,7 @@
 
 #![warn(unreachable_pub)]
 
+mod bounds;
 mod bridged;
 pub mod compare;
 mod counters;
@@ -55,3 +56,5 @@ mod switch;
 mod text_file;
 pub mod trace;
 pub mod traffic;
+
+pub use bounds::ModelError;

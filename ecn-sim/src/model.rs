@@ -6,8 +6,9 @@ use std::num::ParseIntError;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::fabric::cc::bcn::BcnParameters;
-use crate::fabric::cc::qcn::QcnParameters;
+use crate::bounds::{LONGEST_DELAY, MOST_PACKETS, ModelError};
+use crate::notifications::bcn::BcnParameters;
+use crate::notifications::qcn::QcnParameters;
 use ecn_core::backward::{self, Feedback};
 use ecn_core::fixed::{self, FRAC, ONE};
 use ecn_core::marking::{self, MarkAt, Marking};
@@ -527,63 +528,6 @@ impl Default for Model {
         }
     }
 }
-
-/// An invalid value in a [`Model`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{key} = {value}: {reason}")]
-pub struct ModelError {
-    /// The key.
-    pub key: String,
-    /// Its value.
-    pub value: String,
-    /// The problem, with the valid range.
-    pub reason: String,
-}
-
-impl ModelError {
-    /// An error for `value` of `key`.
-    pub fn new(
-        key: impl Into<String>,
-        value: impl fmt::Display,
-        reason: impl fmt::Display,
-    ) -> Self {
-        Self {
-            key: key.into(),
-            value: value.to_string(),
-            reason: reason.to_string(),
-        }
-    }
-
-    /// The same error, for a key of the table `table`.
-    pub fn within(self, table: &str) -> Self {
-        Self {
-            key: format!("{table}.{}", self.key),
-            ..self
-        }
-    }
-}
-
-/// Returns a value that is in its range.
-///
-/// # Errors
-///
-/// The value is out of range; the error names the key and the range.
-pub(crate) fn in_range<T: PartialOrd + fmt::Display>(
-    key: &str,
-    value: T,
-    range: std::ops::RangeInclusive<T>,
-) -> Result<T, ModelError> {
-    if range.contains(&value) {
-        return Ok(value);
-    }
-    let reason = format!("must be between {} and {}", range.start(), range.end());
-    Err(ModelError::new(key, value, reason))
-}
-
-/// Maximum number of slots, threshold or window, packets.
-pub const MOST_PACKETS: u32 = 1_000_000;
-/// Maximum of all delays other than the length of a run.
-pub const LONGEST_DELAY: DurationText = DurationText::from_secs(1);
 
 impl Model {
     /// Checks constraints that the types do not express.

@@ -1,4 +1,7 @@
-//! BCN and QCN on bridges, with the parameters of the schemes in networks ([`crate::fabric::cc`]).
+//! BCN and QCN: the parameters for bridges and for data centres ([`crate::fabric::cc`]), and how bridges use them.
+
+pub mod bcn;
+pub mod qcn;
 
 use ecn_core::backward::{Kind, Sampling};
 use ecn_core::reaction;
@@ -6,10 +9,10 @@ use ecn_units::Rate;
 use serde::{Serialize, de::DeserializeOwned};
 use toml::Table;
 
+use crate::bounds::ModelError;
 use crate::engine::NS;
-use crate::fabric::cc::bcn::BcnParameters;
-use crate::fabric::cc::qcn::QcnParameters;
-use crate::model::ModelError;
+use bcn::BcnParameters;
+use qcn::QcnParameters;
 
 /// Parameters with some of them changed: `KEY=VALUE`, separated by commas.
 ///

@@ -18,11 +18,12 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 pub use self::bridge::{Bridge, Moment};
+use crate::bounds::{LONGEST_DELAY, ModelError, in_range};
 use crate::design;
 use crate::endpoint::Designed;
 use crate::engine::{NS, Time};
 use crate::fabric;
-use crate::model::{LONGEST_DELAY, Model, ModelError, Response, SwitchKind, in_range};
+use crate::model::{Model, Response, SwitchKind};
 use crate::network::{Description, FlowSpec, LinkSpec, Network, NetworkError};
 use crate::traffic::Traffic;
 

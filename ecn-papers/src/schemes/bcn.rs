@@ -7,11 +7,11 @@ use std::collections::VecDeque;
 
 use ecn_core::bcn::{CongestionPoint, Feedback, Gains, Limiter, Policy};
 use ecn_report::statistics::Sample;
+use ecn_sim::ModelError;
 use ecn_sim::engine::MS;
 use ecn_sim::fabric::Kind as Fabric;
 use ecn_sim::fabric::cc::bcn::{BcnParameters, BcnRules, Hosts, UNTAGGED};
 use ecn_sim::fabric::cc::{Cnm, Endpoints, Sender as _};
-use ecn_sim::model::ModelError;
 use ecn_units::Rate;
 
 use super::{

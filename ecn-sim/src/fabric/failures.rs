@@ -5,6 +5,8 @@
 //! ends have no state about each other: neither sends data until the other end has announced which classes it may send
 //! (PFC), or how much (credits). Senders go back to the first missing packet, in lossless networks as well.
 
+pub(super) mod outage;
+
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -12,11 +14,13 @@ use ecn_units::{DurationText, nearest, suggestion};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use outage::Outage;
+
 use super::parameters::FabricParameters;
 use super::topology::{End, Plan, Topology};
 use super::workload::Arrivals;
+use crate::bounds::ModelError;
 use crate::engine::{NS, Time};
-use crate::model::ModelError;
 use crate::scenario_file::pairs;
 
 /// Links that are down for some time, as specified in a file.
@@ -45,53 +49,6 @@ impl fmt::Display for Failure {
                 write!(f, ", {from}..{to}")
             }
         }
-    }
-}
-
-/// A link that is down for some time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outage {
-    /// Index in [`Plan::links`].
-    pub link: usize,
-    /// When it fails.
-    pub from: Time,
-    /// When it returns, if it does.
-    pub to: Option<Time>,
-    /// Delay until routes change.
-    reroute: Time,
-}
-
-impl Outage {
-    /// Whether it is down from before the run until its end.
-    pub const fn is_permanent(&self) -> bool {
-        self.from == 0 && self.to.is_none()
-    }
-
-    /// When routes start to avoid it, and when they use it again.
-    fn known(&self) -> (Time, Option<Time>) {
-        let from = match self.from {
-            0 => 0,
-            from => from + self.reroute,
-        };
-        (from, self.to.map(|to| to + self.reroute))
-    }
-
-    /// The times at which anything changes.
-    pub fn times(&self) -> impl Iterator<Item = Time> {
-        let (from, to) = self.known();
-        [self.from, from].into_iter().chain(self.to).chain(to)
-    }
-
-    /// Whether routes change at this time.
-    pub fn moves_routes(&self, time: Time) -> bool {
-        let (from, to) = self.known();
-        from == time || to == Some(time)
-    }
-
-    /// Whether routes avoid it at this time.
-    pub fn is_avoided(&self, time: Time) -> bool {
-        let (from, to) = self.known();
-        from <= time && to.is_none_or(|to| time < to)
     }
 }
 

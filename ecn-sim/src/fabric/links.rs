@@ -3,8 +3,17 @@
 use ecn_units::{DurationText, Rate};
 
 use super::parameters::FabricParameters;
-use super::run::{byte_time, wire_time};
 use crate::engine::{NS, Time};
+
+/// Picoseconds per byte, in 2^-20.
+pub(super) fn byte_time(line: Rate) -> u64 {
+    ((1_000_000_000_000 << 20) / u128::from(line.bytes_per_s())) as u64
+}
+
+/// Transmission time of `bytes` bytes; `byte_time`: picoseconds per byte in 2^-20.
+pub(super) const fn wire_time(byte_time: u64, bytes: u32) -> Time {
+    (bytes as u64 * byte_time) >> 20
+}
 
 /// Properties of a link that differ from `link_rate` and `link_delay`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,23 +4,18 @@
 pub mod auto;
 pub mod cc;
 pub mod credit;
-pub mod crossbar;
 pub mod failures;
 pub mod file;
-pub mod host;
-pub mod input_queued;
 pub mod links;
 pub mod measure;
 pub mod packet;
 pub mod parameters;
+mod part;
 pub mod parts;
 pub mod run;
 pub mod scenario;
-pub mod series;
 pub mod switch;
 pub mod topology;
-pub mod transfers;
-pub mod watch;
 pub mod workload;
 
 use schemars::JsonSchema;
@@ -28,14 +23,14 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use crate::bounds::ModelError;
 use crate::engine::MS;
-use crate::model::ModelError;
 use cc::{Name, Scheme};
 use failures::Lost;
 use measure::Slowdowns;
 
 pub use parts::Options;
-pub use run::{Counts, RunError};
+pub use run::{Counts, RunError, series, transfers, watch};
 pub use scenario::{Kind, Scenario};
 use topology::Topology;
 use transfers::Transfers;
@@ -105,7 +100,7 @@ pub struct Report {
 /// An invalid value, or a file that cannot be read.
 pub fn check(scenario: &Scenario) -> Result<(), RunError> {
     let topology = scenario.topology()?;
-    run::Run::new(scenario, &topology, parts::Part::ALL, 1)?;
+    run::Run::new(scenario, &topology, part::Part::ALL, 1)?;
     Ok(())
 }
 
@@ -116,7 +111,7 @@ pub fn check(scenario: &Scenario) -> Result<(), RunError> {
 /// As for [`check`], or no flow starts.
 pub fn check_run(scenario: &Scenario, seed: u64) -> Result<(), RunError> {
     let topology = scenario.topology()?;
-    let run = run::Run::new(scenario, &topology, parts::Part::ALL, seed)?;
+    let run = run::Run::new(scenario, &topology, part::Part::ALL, seed)?;
     if run.has_flows() {
         return Ok(());
     }

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::auto::Auto;
 use super::cc;
-use super::workload::{Cdf, Workload};
+use super::workload::cdf::Cdf;
+use super::workload::kind::Workload;
 use crate::model::{Arbitration, Bypass, BypassCounts, Crossbar, Forwarding, SlotFreed};
 use crate::scenario::Victim;
 

@@ -9,11 +9,17 @@
 //! [split](super::parts).
 
 mod counts;
+pub mod crossbar;
+pub mod host;
+pub mod input_queued;
 mod invariants;
 mod outages;
+pub mod series;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests;
+pub mod transfers;
+pub mod watch;
 
 pub use counts::{Counts, RunError};
 pub use invariants::{end_of, finish};
@@ -23,28 +29,28 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use ecn_core::tcd::Mark;
-use ecn_units::{Rate, Size};
+use ecn_units::Size;
 use foldhash::fast::FixedState;
 
 use super::cc::{Cnm, Hooks, Name, QueueView, Scheme, Sender, Switch as _};
 use super::credit::Credits;
-use super::crossbar::Inputs;
 use super::failures;
-use super::host::{Receiver, SenderFlow};
-use super::input_queued::InputQueued;
 use super::links::{Link, LinkOverride};
 use super::packet::{CROSSES, HELD, Kind, Packet};
 use super::parameters::{FlowControl, Switch};
-use super::parts::Part;
+use super::part::Part;
 use super::scenario::{ACK_EXTRA, CNP_EXTRA, Scenario};
-use super::series::{Series, Trace};
 use super::switch::{Limits, Memory, Port, Ports};
 use super::topology::Topology;
-use super::transfers::Reading;
-use super::watch::Watch;
 use super::workload::{Arrival, Arrivals, Ring};
+use crate::bounds::ModelError;
 use crate::engine::{Calendar, Lanes, NS, Slab, Time, WORD, prefetch};
-use crate::model::ModelError;
+use crossbar::Inputs;
+use host::{Receiver, SenderFlow};
+use input_queued::InputQueued;
+use series::{Series, Trace};
+use transfers::Reading;
+use watch::Watch;
 
 /// An event, which concerns the packet, port or flow with its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,16 +101,6 @@ impl Lane {
     const FROM_OTHERS: usize = 3;
     const COUNT: usize = 4;
     const OTHERS: usize = Self::COUNT;
-}
-
-/// Picoseconds per byte, in 2^-20.
-pub(super) fn byte_time(line: Rate) -> u64 {
-    ((1_000_000_000_000 << 20) / u128::from(line.bytes_per_s())) as u64
-}
-
-/// Transmission time of `bytes` bytes; `byte_time`: picoseconds per byte in 2^-20.
-pub(super) const fn wire_time(byte_time: u64, bytes: u32) -> Time {
-    (bytes as u64 * byte_time) >> 20
 }
 
 /// Up to this number, packets stay in the CPU caches.

@@ -12,17 +12,16 @@ use super::auto::Auto;
 use super::cc::{self, tcd::PauseModel};
 use super::credit;
 use super::failures::{self, Failure};
-use super::links::LinkOverride;
+use super::links::{LinkOverride, byte_time, wire_time};
 use super::packet::LINK_BYTES;
 use super::parameters::{FabricParameters, FlowControl, Switch, Thresholds};
-use super::run::{byte_time, wire_time};
 use super::switch::{Threshold, headroom_needed};
 use super::topology::{
     Plan, Topology, chain, dumbbell, fat_tree, fat_tree_ports, fig1, leaf_spine, parking_lot,
 };
 use super::workload::{Arrival, Arrivals, Cdf, FlowEntry, Workload, arrivals, entries};
+use crate::bounds::ModelError;
 use crate::engine::{NS, Time};
-use crate::model::ModelError;
 use crate::scenario::{self, ScenarioError, dotted, parted, with_key};
 
 keywords! {

@@ -18,7 +18,7 @@ use ecn_report::figure::{NetworkFigure, Special};
 use ecn_units::DurationText;
 use foldhash::fast::FixedState;
 
-use super::failures::Outage;
+use super::failures::outage::Outage;
 use super::links::LinkOverride;
 use super::packet::NONE;
 use crate::engine::{NS, Time};

@@ -9,7 +9,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Rig, check_delay, check_duration, check_warm_up};
-use crate::model::{Model, ModelError, in_range};
+use crate::bounds::{ModelError, in_range};
+use crate::model::Model;
 use crate::network::{Description, FlowSpec, LinkSpec};
 use crate::traffic::{Arrivals, Traffic};
 

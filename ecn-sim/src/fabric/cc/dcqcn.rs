@@ -2,17 +2,18 @@
 //!
 //! Timers are not events: their effects are computed when the next packet is sent, which is when they matter.
 
-use ecn_units::{DurationText, Fraction, Rate, Size, keywords};
+use ecn_units::{DurationText, Fraction, Rate, Size};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Cnm, Either, Endpoints, Hooks, LastNotification, Mark, Network, QueueView, Random, SECOND,
-    Scheme, Sender, Sending, Switch, tcd,
+    Cnm, Either, Endpoints, Hooks, LastNotification, Mark, Network, QueueView, Random, Scheme,
+    Sender, Sending, Switch, tcd,
 };
+use crate::bounds::{LONGEST_DELAY, ModelError, in_range};
 use crate::engine::{NS, Time};
 use crate::fabric::auto::Auto;
 use crate::fabric::packet::Packet;
-use crate::model::{ModelError, in_range};
+pub use crate::notifications::qcn::ClampTarget;
 
 /// DCQCN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,17 +39,6 @@ impl Scheme for Dcqcn {
             let random = Random::new(network);
             Either::Plain(CongestionPoint { red, random })
         })
-    }
-}
-
-keywords! {
-    /// Whether a notification lowers the target rate RT to the current rate RC.
-    ClampTarget {
-        /// Only if the rate was increased since the last decrease, as QCN does (V1, V2).
-        #[default]
-        Off = "off",
-        /// Always (V3).
-        On = "on",
     }
 }
 
@@ -191,9 +181,9 @@ impl DcqcnParameters {
             ("alpha_timer", self.alpha_timer),
             ("rate_timer", self.rate_timer),
         ] {
-            in_range(key, value, DurationText::from_micros(1)..=SECOND)?;
+            in_range(key, value, DurationText::from_micros(1)..=LONGEST_DELAY)?;
         }
-        if self.cnp_gap > SECOND {
+        if self.cnp_gap > LONGEST_DELAY {
             let reason = "must be at most 1s";
             return Err(ModelError::new("cnp_gap", self.cnp_gap, reason));
         }

@@ -11,11 +11,12 @@ use super::{
     Acknowledged, Cnm, Either, Endpoints, Hooks, Mark, Name, Network, QueueView, Scheme, Sender,
     Sending, Switch,
 };
+use crate::bounds::ModelError;
 use crate::counters::{Counters, counters};
 use crate::engine::{NS, Time};
 use crate::fabric::auto::Auto;
 use crate::fabric::packet::Packet;
-use crate::model::{Counting, MarkIn, Model, ModelError, OutputTrigger, Spacing, Trigger};
+use crate::model::{Counting, MarkIn, Model, OutputTrigger, Spacing, Trigger};
 
 /// A response, and a marking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

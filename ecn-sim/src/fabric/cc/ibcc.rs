@@ -11,9 +11,9 @@ use super::{
     Acknowledged, Cnm, Either, Endpoints, Hooks, Mark, Network, QueueView, Scheme, Sender, Sending,
     State, Switch, tcd,
 };
+use crate::bounds::{ModelError, in_range};
 use crate::engine::{NS, Time};
 use crate::fabric::packet::Packet;
-use crate::model::{ModelError, in_range};
 
 /// IB CC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -105,14 +105,14 @@ use std::fmt::Debug;
 use ecn_core::marking::Marking;
 use ecn_core::response::Function;
 pub use ecn_core::tcd::{Mark, State};
-use ecn_units::{DurationText, Rate, Size};
+use ecn_units::{Rate, Size};
 use rand::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
 use super::auto::Auto;
 use super::packet::Packet;
+use crate::bounds::ModelError;
 use crate::engine::Time;
-use crate::model::ModelError;
 
 /// A scheme, which creates both of its halves for a network.
 pub trait Scheme: Sync {
@@ -407,8 +407,6 @@ impl Random {
         self.0[switch as usize].random()
     }
 }
-
-const SECOND: DurationText = DurationText::from_secs(1);
 
 /// No congestion control.
 impl Sender for () {

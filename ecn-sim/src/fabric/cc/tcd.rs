@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::ibcc::Markers;
 use super::{Hooks, Mark, Network, QueueView, State, Switch};
+use crate::bounds::ModelError;
 use crate::engine::{NS, Time};
 use crate::fabric::auto::Auto;
 use crate::fabric::packet::Packet;
-use crate::model::ModelError;
 
 /// TCD's parameters, with the source of each default in `docs/sources.md`.
 #[derive(Clone, Debug, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]

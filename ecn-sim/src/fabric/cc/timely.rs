@@ -7,10 +7,10 @@
 use ecn_units::{DurationText, Fraction, Rate};
 use serde::{Deserialize, Serialize};
 
-use super::{Acknowledged, Either, Endpoints, Mark, Network, SECOND, Scheme, Sender, Sending, tcd};
+use super::{Acknowledged, Either, Endpoints, Mark, Network, Scheme, Sender, Sending, tcd};
+use crate::bounds::{LONGEST_DELAY, ModelError, in_range};
 use crate::engine::{NS, Time};
 use crate::fabric::auto::Auto;
-use crate::model::{ModelError, in_range};
 
 /// TIMELY. Switches are not involved, except with TCD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,14 +124,14 @@ impl TimelyParameters {
                 return Err(ModelError::new(key, value, reason));
             }
         }
-        if self.t_low > SECOND {
+        if self.t_low > LONGEST_DELAY {
             let reason = "must be at most 1s";
             return Err(ModelError::new("t_low", self.t_low, reason));
         }
         let t_low = self.t_low.as_nanos() * NS;
         let t_high = match self.t_high {
             Auto::Auto => (5 * idle_rtt).max(1_000_000 * NS).max(t_low),
-            Auto::Is(time) if time <= SECOND => time.as_nanos() * NS,
+            Auto::Is(time) if time <= LONGEST_DELAY => time.as_nanos() * NS,
             Auto::Is(time) => return Err(ModelError::new("t_high", time, "must be at most 1s")),
         };
         if t_low > t_high {
@@ -142,7 +142,7 @@ impl TimelyParameters {
         in_range("hai_factor", self.hai_factor, 1..=1_000)?;
         let min_rtt = match self.min_rtt {
             Auto::Auto => idle_rtt.max(1),
-            Auto::Is(rtt) if !rtt.is_zero() && rtt <= SECOND => rtt.as_nanos() * NS,
+            Auto::Is(rtt) if !rtt.is_zero() && rtt <= LONGEST_DELAY => rtt.as_nanos() * NS,
             Auto::Is(rtt) => {
                 return Err(ModelError::new(
                     "min_rtt",

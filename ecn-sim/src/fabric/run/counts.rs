@@ -1,11 +1,11 @@
 //! Results of a run.
 
+use crate::bounds::ModelError;
 use crate::engine::Time;
 use crate::fabric::failures::Lost;
 use crate::fabric::measure::Finished;
 use crate::fabric::series::{Series, Traced};
 use crate::fabric::transfers::Transfers;
-use crate::model::ModelError;
 
 /// Why a run failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -275,7 +275,7 @@ pub fn finish<S: Scheme>(mut parts: Vec<Run<S>>) -> Result<Counts, RunError> {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::fabric::{Scenario, parts::Part};
+    use crate::fabric::{Scenario, part::Part};
 
     fn scenario(settings: &[&str]) -> Scenario {
         let mut scenario = Scenario::find("fat-tree").unwrap();

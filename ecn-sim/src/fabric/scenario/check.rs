@@ -5,13 +5,13 @@ use std::iter;
 use ecn_units::{DurationText, Rate, Size};
 
 use super::{Kind, Scenario};
+use crate::bounds::{LONGEST_DELAY, MOST_PACKETS, ModelError, in_range};
 use crate::fabric::auto::Auto;
 use crate::fabric::cc::Scheme as _;
 use crate::fabric::parameters::{FlowControl, Switch};
 use crate::fabric::switch::MOST_CLASSES;
 use crate::fabric::topology::fat_tree_ports;
 use crate::fabric::workload::{Workload, carried};
-use crate::model::{LONGEST_DELAY, MOST_PACKETS, ModelError, in_range};
 use crate::scenario::shown;
 
 /// Maximum delay of a link.

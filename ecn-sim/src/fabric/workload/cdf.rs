@@ -7,7 +7,7 @@ use std::str::FromStr;
 use ecn_units::{KeywordError, serde_as_text};
 use schemars::JsonSchema;
 
-use super::file_of;
+use super::kind::file_of;
 use super::table;
 
 /// A distribution of flow sizes.

@@ -9,9 +9,9 @@ use rand::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
 use super::{Arrival, UNLIMITED, packet_time, turn};
+use crate::bounds::ModelError;
 use crate::engine::{NS, Time};
 use crate::fabric::parameters::FabricParameters;
-use crate::model::ModelError;
 use crate::scenario_file::pairs;
 
 /// Maximum number of names in a message.

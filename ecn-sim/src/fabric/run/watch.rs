@@ -2,10 +2,10 @@
 
 use std::fmt::Debug;
 
-use super::cc::Scheme;
-use super::run::{Counts, Run, RunError};
 use super::series::Series;
+use super::{Counts, Run, RunError};
 use crate::engine::{NS, Time};
+use crate::fabric::cc::Scheme;
 
 /// An observer of a running simulation.
 pub trait Watch: Debug + Send + Sync {
@@ -33,7 +33,7 @@ pub struct RunProgress<'a> {
 impl<S: Scheme> Run<'_, S> {
     /// Reports the progress to the observer. Returns whether to continue.
     #[cold]
-    pub(super) fn report_progress(&self, ended: bool) -> bool {
+    pub(in crate::fabric) fn report_progress(&self, ended: bool) -> bool {
         let so_far = RunProgress {
             part: self.part.number().into(),
             parts: self.part.count(),
@@ -49,7 +49,7 @@ impl<S: Scheme> Run<'_, S> {
 
     /// Reports the progress, and stops the run if the observer requests it.
     #[cold]
-    pub(super) fn poll_watch(&mut self) {
+    pub(in crate::fabric) fn poll_watch(&mut self) {
         if !self.report_progress(false) {
             self.stop(RunError::Stopped {
                 ns: self.now() / NS,

@@ -16,7 +16,7 @@ use hdrhistogram::Histogram;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use super::super::{Error, STOPPED};
+use crate::{Error, STOPPED};
 
 /// Files streamed during a run: flows as its parts report their completion, and the series so far.
 pub(super) const PARTIAL: [&str; 2] = [FLOWS, SERIES];

@@ -7,13 +7,13 @@ use std::collections::hash_map::Entry;
 
 use ecn_core::tcd::Mark;
 
-use super::cc::{Acknowledged, Cnm, Endpoints, LastNotification, Scheme, Sender, Sending};
-use super::links::{self, CutThrough, Link};
-use super::measure::Finished;
-use super::packet::{HELD, Kind, LAST, Linked, NONE, Packet};
-use super::run::{Event, Run};
-use super::workload::{Arrival, UNLIMITED};
+use super::{Event, Run};
 use crate::engine::{NS, Time};
+use crate::fabric::cc::{Acknowledged, Cnm, Endpoints, LastNotification, Scheme, Sender, Sending};
+use crate::fabric::links::{self, CutThrough, Link};
+use crate::fabric::measure::Finished;
+use crate::fabric::packet::{HELD, Kind, LAST, Linked, NONE, Packet};
+use crate::fabric::workload::{Arrival, UNLIMITED};
 
 /// Scheduling state of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,7 +130,7 @@ const MOST_BACKOFF: u8 = 6;
 
 impl<S: Scheme> Run<'_, S> {
     /// A flow starts.
-    pub(super) fn start(&mut self, id: u32, arrival: Arrival) {
+    pub(in crate::fabric) fn start(&mut self, id: u32, arrival: Arrival) {
         let now = self.now();
         let packets = arrival.bytes.div_ceil(self.payload.into()) as u32;
         self.counts.flows_started += 1;
@@ -210,7 +210,7 @@ impl<S: Scheme> Run<'_, S> {
     }
 
     /// Handles the expiry of a flow's pacing timer.
-    pub(super) fn paced(&mut self, number: u32) {
+    pub(in crate::fabric) fn paced(&mut self, number: u32) {
         let flow = &mut self.flows[number];
         flow.state = State::Waits;
         if flow.finished {
@@ -222,7 +222,7 @@ impl<S: Scheme> Run<'_, S> {
 
     /// Sends a packet of the first flow in one of a host's queues; `false` if all are empty.
     #[inline]
-    pub(super) fn send_next(&mut self, port: u32) -> bool {
+    pub(in crate::fabric) fn send_next(&mut self, port: u32) -> bool {
         let now = self.now();
         let held = self.ports[port as usize].held();
         loop {
@@ -306,7 +306,7 @@ impl<S: Scheme> Run<'_, S> {
 
     /// Handles an answer that has arrived at its destination host.
     #[inline]
-    pub(super) fn receive(&mut self, number: u32) {
+    pub(in crate::fabric) fn receive(&mut self, number: u32) {
         let packet = self.packets[number];
         match packet.kind {
             Kind::Ack | Kind::Nak => self.acknowledge(packet),
@@ -341,7 +341,7 @@ impl<S: Scheme> Run<'_, S> {
 
     /// Handles data that has arrived at its destination host.
     #[inline]
-    pub(super) fn receive_data(&mut self, number: u32) {
+    pub(in crate::fabric) fn receive_data(&mut self, number: u32) {
         let now = self.now();
         let packet = self.packets[number];
         let to = u32::from(packet.destination);
@@ -480,7 +480,7 @@ impl<S: Scheme> Run<'_, S> {
     /// Retransmission timer. Without progress since the last expiry, the flow retransmits all unacknowledged packets,
     /// and doubles its timeout: two flows that repeat at the same pace could fill the queue in front of each other
     /// forever.
-    pub(super) fn timer(&mut self, number: u32) {
+    pub(in crate::fabric) fn timer(&mut self, number: u32) {
         let now = self.now();
         let flow = &mut self.flows[number];
         if flow.finished {
@@ -498,7 +498,7 @@ impl<S: Scheme> Run<'_, S> {
     }
 
     /// Unfinished flows, with their acknowledged payload and without a slowdown.
-    pub(super) fn unfinished(&self, end: Time) -> impl Iterator<Item = Finished> {
+    pub(in crate::fabric) fn unfinished(&self, end: Time) -> impl Iterator<Item = Finished> {
         let flows = self.flows.values().filter(|flow| !flow.finished);
         flows.map(move |flow| Finished {
             time: end - flow.start,
@@ -553,7 +553,7 @@ mod tests {
     use super::*;
     use crate::engine::MS;
     use crate::fabric::cc::bcn::UNTAGGED;
-    use crate::fabric::parts::Part;
+    use crate::fabric::part::Part;
     use crate::fabric::{Scenario, topology::Topology};
     use ecn_core::bcn::Feedback;
 

@@ -8,11 +8,11 @@ use ecn_report::statistics::jain;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::cc::Scheme;
-use super::measure::Finished;
-use super::run::Run;
-use super::topology::Topology;
+use super::Run;
 use crate::engine::{MS, Time};
+use crate::fabric::cc::Scheme;
+use crate::fabric::measure::Finished;
+use crate::fabric::topology::Topology;
 
 /// A window of a run, as `ecn sim run -j` prints it.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
@@ -60,7 +60,7 @@ pub struct Transfers {
 
 impl Transfers {
     /// The report of this window; `end`: end of the run.
-    pub(super) fn report(
+    pub(in crate::fabric) fn report(
         &self,
         topology: &Topology,
         classes: &[String],
@@ -110,7 +110,11 @@ impl Transfers {
     }
 
     /// Reports of the classes with these names, up to `to`.
-    pub(super) fn by_class(&self, names: &[String], to: Time) -> BTreeMap<String, ClassReport> {
+    pub(in crate::fabric) fn by_class(
+        &self,
+        names: &[String],
+        to: Time,
+    ) -> BTreeMap<String, ClassReport> {
         let time = (to - self.from).max(1) as f64;
         let class = |(label, name): (u16, &String)| {
             let own = self.flows.iter().filter(|flow| flow.label == label);
@@ -148,7 +152,7 @@ pub struct Reading {
 
 impl<S: Scheme> Run<'_, S> {
     /// Sets the windows in which to count.
-    pub(super) fn read_in(&mut self, windows: &[(Time, Time)]) {
+    pub(in crate::fabric) fn read_in(&mut self, windows: &[(Time, Time)]) {
         let mut times: Vec<Time> = windows.iter().flat_map(|&(a, b)| [a, b]).collect();
         times.sort_unstable();
         times.dedup();
@@ -162,7 +166,7 @@ impl<S: Scheme> Run<'_, S> {
     }
 
     /// Takes the readings that are due before `time`'s events. Returns the time of the next one.
-    pub(super) fn read_flows(&mut self, time: Time) -> Time {
+    pub(in crate::fabric) fn read_flows(&mut self, time: Time) -> Time {
         loop {
             let next = self.reading.times.get(self.reading.read.len());
             match next {
@@ -183,7 +187,7 @@ impl<S: Scheme> Run<'_, S> {
     }
 
     /// The transfers in each window, at the end of the run.
-    pub(super) fn transfers(&self, end: Time) -> impl Iterator<Item = Transfers> {
+    pub(in crate::fabric) fn transfers(&self, end: Time) -> impl Iterator<Item = Transfers> {
         let last = self.flows_at(end);
         let Reading {
             windows,

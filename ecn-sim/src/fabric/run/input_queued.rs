@@ -7,14 +7,15 @@
 
 use ecn_core::marking::Marking;
 
-use super::cc::{Hp, Name, Scheme, Switch as _};
-use super::packet::Packet;
-use super::parameters;
-use super::run::Run;
-use super::scenario::Scenario;
-use super::topology::Topology;
+use super::Run;
+use crate::bounds::ModelError;
 use crate::engine::{NS, Time};
-use crate::model::{Forwarding, Model, ModelError, SlotFreed};
+use crate::fabric::cc::{Hp, Name, Scheme, Switch as _};
+use crate::fabric::packet::Packet;
+use crate::fabric::parameters;
+use crate::fabric::scenario::Scenario;
+use crate::fabric::topology::Topology;
+use crate::model::{Forwarding, Model, SlotFreed};
 use crate::switch::Switch;
 
 /// All switches of a network, and the credits for their slots.
@@ -154,7 +155,7 @@ impl InputQueued {
 
 impl<S: Scheme> Run<'_, S> {
     /// Handles a packet's header at a switch: the packet cuts through, or waits.
-    pub(super) fn arrive_input_queued(&mut self, id: u32, ingress: u32, lane: usize) {
+    pub(in crate::fabric) fn arrive_input_queued(&mut self, id: u32, ingress: u32, lane: usize) {
         let now = self.now();
         let came_by = &self.ports[ingress as usize];
         let (switch, own) = (came_by.node, came_by.index);
@@ -189,7 +190,7 @@ impl<S: Scheme> Run<'_, S> {
     }
 
     /// Starts the next packet of an idle output, if one may be sent.
-    pub(super) fn take_next(&mut self, out: u32) {
+    pub(in crate::fabric) fn take_next(&mut self, out: u32) {
         let port = &self.ports[out as usize];
         let (number, output) = (port.node, slot(port.index));
         let Some(input_queued) = &mut self.input_queued else {
@@ -247,7 +248,7 @@ impl<S: Scheme> Run<'_, S> {
     }
 
     /// The tail of an output's packet has left. If it was data, continues with the next packet and frees the slot.
-    pub(super) fn tail_left(&mut self, out: u32) {
+    pub(in crate::fabric) fn tail_left(&mut self, out: u32) {
         let port = &self.ports[out as usize];
         let (number, output) = (port.node, slot(port.index));
         let Some(input_queued) = &mut self.input_queued else {

@@ -6,10 +6,10 @@
 //! can therefore use 2 - sqrt(2), 59 %, of its link if there are many ports, and 3/4 if there are two (Karol, Hluchyj
 //! and Morgan, "Input versus output queueing on a space-division packet switch", 1987).
 
-use super::cc::Scheme;
-use super::packet::{HELD, List, NONE, Packet};
-use super::run::{Event, Run};
+use super::{Event, Run};
 use crate::engine::{Slab, Time};
+use crate::fabric::cc::Scheme;
+use crate::fabric::packet::{HELD, List, NONE, Packet};
 
 /// The packets of one class that wait at an input.
 #[derive(Clone, Copy, Debug)]
@@ -113,7 +113,7 @@ impl Inputs {
 impl<S: Scheme> Run<'_, S> {
     /// Queues a packet at the input of a crossbar at which it arrived.
     #[inline(never)]
-    pub(super) fn enqueue_at_input(&mut self, id: u32, ingress: u32, out: u32) {
+    pub(in crate::fabric) fn enqueue_at_input(&mut self, id: u32, ingress: u32, out: u32) {
         let now = self.now();
         let packet = &self.packets[id];
         let (bytes, class) = (u32::from(packet.bytes), packet.class);
@@ -150,7 +150,7 @@ impl<S: Scheme> Run<'_, S> {
 
     /// An input of a crossbar feeds a port that has started to send.
     #[inline(never)]
-    pub(super) fn on_read(&mut self, queue: u32, out: u32) {
+    pub(in crate::fabric) fn on_read(&mut self, queue: u32, out: u32) {
         let until = self.ports[out as usize].busy_until;
         if let Some(inputs) = &mut self.inputs
             && inputs.on_read(queue, until)
@@ -161,7 +161,7 @@ impl<S: Scheme> Run<'_, S> {
 
     /// The next packet of an input requests its output.
     #[inline(never)]
-    pub(super) fn request_next(&mut self, queue: u32) {
+    pub(in crate::fabric) fn request_next(&mut self, queue: u32) {
         let (ingress, class) = self.ports.port_and_class(queue);
         let Some(inputs) = &mut self.inputs else {
             return;

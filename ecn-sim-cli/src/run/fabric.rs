@@ -19,9 +19,9 @@ use ecn_sim::parallel::cores;
 use ecn_sim::records::table_of_report;
 use ecn_units::{Rate, Size};
 
-use super::run::{FILES, RunArgs, decimal};
-use super::{Error, json, print, windows};
+use super::{FILES, RunArgs, decimal};
 use crate::progress::Bar;
+use crate::{Error, json, print, windows};
 use live::Live;
 
 pub(super) fn run(scenario: &Scenario, args: &RunArgs) -> Result<(), Error> {

@@ -9,11 +9,11 @@ use std::ops::Range;
 use ecn_core::tcd::{Mark, State};
 use ecn_report::table::{Cell, Columns, Table};
 
-use super::cc::{QueueView, Scheme};
-use super::packet::Packet;
-use super::run::Run;
-use super::switch::Ports;
+use super::Run;
 use crate::engine::{NS, Time};
+use crate::fabric::cc::{QueueView, Scheme};
+use crate::fabric::packet::Packet;
+use crate::fabric::switch::Ports;
 
 /// Maximum number of points; if exceeded, pairs of points are merged, and the step is doubled.
 pub const POINTS: usize = 1_000;
@@ -378,7 +378,7 @@ impl Series {
 
 impl<S: Scheme> Run<'_, S> {
     /// Starts a series, with this initial step.
-    pub(super) fn watch(&mut self, step: Time) {
+    pub(in crate::fabric) fn watch(&mut self, step: Time) {
         let switches = self.topology.hosts..self.ports.len() as u32;
         let ports = if switches.len() <= SINGLE {
             switches.collect()
@@ -391,7 +391,7 @@ impl<S: Scheme> Run<'_, S> {
 
     /// Takes the samples that are due before `time`'s events.
     #[cold]
-    pub(super) fn sample(&mut self, time: Time) {
+    pub(in crate::fabric) fn sample(&mut self, time: Time) {
         let next = self.read_flows(time);
         let Some(series) = &mut self.series else {
             self.sample_due = next;
@@ -418,7 +418,7 @@ impl<S: Scheme> Run<'_, S> {
     }
 
     /// Ends the series at `time`, the end of the run, up to which all samples were taken.
-    pub(super) fn end_series(&mut self, time: Time) {
+    pub(in crate::fabric) fn end_series(&mut self, time: Time) {
         self.look();
         if let Some(series) = &mut self.series {
             series.finish(time);
