@@ -41,6 +41,17 @@ pub const ECT_0: u8 = 0b10;
 /// Congestion experienced.
 pub const CE: u8 = 0b11;
 
+/// Hash of an address: sources that share a port are told apart by it ([`crate::shares`]).
+#[inline(always)]
+#[must_use]
+pub const fn source(address: &[u32; 4]) -> u32 {
+    const K: u32 = 0x85eb_ca6b;
+    let [a, b, c, d] = *address;
+    let h = (a ^ (a >> 15)).wrapping_mul(K) ^ b;
+    let h = (h ^ (h >> 15)).wrapping_mul(K) ^ c;
+    (h ^ (h >> 15)).wrapping_mul(K) ^ d
+}
+
 /// IP protocol numbers.
 pub mod protocol {
     /// IPv6 hop-by-hop options.
@@ -94,7 +105,7 @@ pub struct Ip {
     /// Bytes of headers and payload, as the header states; where it states none (BIG TCP, and
     /// senders that leave that to segmentation), to the end of the frame.
     pub total_len: u32,
-    /// Its source address in a word, see [`crate::shares::source`]; IPv4 as the last of four.
+    /// Its source address in a word, see [`source`]; IPv4 as the last of four.
     pub source: u32,
 }
 

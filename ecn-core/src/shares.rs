@@ -239,17 +239,6 @@ pub const NO_SLOT: u32 = u32::MAX;
 /// [`Lookup::slot`]: its bytes are not counted.
 pub const UNCOUNTED: u32 = u32::MAX - 1;
 
-/// Hash of an address, for [`PacketMeta::source`].
-#[inline(always)]
-#[must_use]
-pub const fn source(address: &[u32; 4]) -> u32 {
-    const K: u32 = 0x85eb_ca6b;
-    let [a, b, c, d] = *address;
-    let h = (a ^ (a >> 15)).wrapping_mul(K) ^ b;
-    let h = (h ^ (h >> 15)).wrapping_mul(K) ^ c;
-    (h ^ (h >> 15)).wrapping_mul(K) ^ d
-}
-
 /// The same reference, hidden from the compiler, which would otherwise keep previously computed addresses on the
 /// stack; kernel programs have too little of it.
 #[inline(always)]

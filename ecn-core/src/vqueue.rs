@@ -121,7 +121,7 @@ pub struct PacketMeta {
     pub packets: u32,
     /// Bytes of all segments with link headers.
     pub bytes: u32,
-    /// Hash of its source address, see [`crate::shares::source`].
+    /// Hash of its source address, see [`crate::packet::source`].
     pub source: u32,
     /// Current time.
     pub now_ns: u64,

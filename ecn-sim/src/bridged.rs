@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 use ecn_core::backward::{self, Feedback, Report};
 use ecn_core::echo::Headroom;
 use ecn_core::response::Function;
-use ecn_core::{abi::Siblings, echo, packet, reaction, response, shares, vqueue};
+use ecn_core::{abi::Siblings, echo, packet, reaction, response, vqueue};
 use ecn_units::{Every, Rate};
 use rand::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
@@ -749,7 +749,7 @@ impl Simulation<'_> {
             droppable: way.packet_bytes > SMALL_BYTES,
             packets: 1,
             bytes: way.packet_bytes,
-            source: shares::source(&[host + 1, 0, 0, 0]),
+            source: packet::source(&[host + 1, 0, 0, 0]),
             now_ns: now / NS,
             ns_per_byte: 0,
         };

@@ -59,7 +59,7 @@ use crate::fabric::series::{self, Point, WINDOW_PACKETS};
 use crate::fabric::{Options, Report, RunError, Scenario, run};
 use crate::parallel::Panicked;
 use crate::records;
-use crate::scenario::ScenarioError;
+use crate::settings::ScenarioError;
 use plan::distinct;
 
 /// A comparison that is not possible.

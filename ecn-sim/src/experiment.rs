@@ -12,7 +12,8 @@ use crate::engine::Time;
 use crate::fabric::{self, Options};
 use crate::model::Response;
 use crate::report::{self, RunReport};
-use crate::scenario::{BUILT_IN, Scenario, ScenarioError};
+use crate::scenario::{BUILT_IN, Scenario};
+use crate::settings::ScenarioError;
 
 /// A scenario of either kind.
 #[derive(Clone, Debug)]

@@ -13,7 +13,8 @@ use std::str::FromStr;
 use crate::experiment::Experiment;
 use crate::fabric;
 use crate::model::Model;
-use crate::scenario::{BUILT_IN, Bridge, Hp, Rig, Topology, shown};
+use crate::scenario::{BUILT_IN, Bridge, Hp, Rig, Topology};
+use crate::settings::shown;
 
 /// A key of one or more scenarios.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]

@@ -50,6 +50,7 @@ pub mod records;
 pub mod report;
 pub mod scenario;
 mod scenario_file;
+mod settings;
 pub mod simulation;
 pub mod sweep;
 mod switch;

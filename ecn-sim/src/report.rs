@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use crate::engine::{MS, NS, Time};
 use crate::measure::{Record, Snapshot, Times, Window, flows_of};
 use crate::network::{Channel, Network};
-use crate::scenario::{Bridge, Rig, Scenario, ScenarioError, Topology, Victim};
+use crate::scenario::{Bridge, Rig, Scenario, Topology};
+use crate::settings::{ScenarioError, Victim};
 use crate::simulation::{self, Options, SimulationError};
 
 /// One run, as `ecn sim run -j` prints it.

@@ -4,15 +4,10 @@
 mod bridge;
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use ecn_report::figure::NetworkFigure;
-use ecn_units::{
-    DurationText, Fraction, Rate, Round, UnitError, nearest, serde_as_text, suggestion,
-};
+use ecn_units::{DurationText, Fraction, Rate, Round, UnitError, suggestion};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -22,134 +17,12 @@ use crate::bounds::{LONGEST_DELAY, ModelError, in_range};
 use crate::design;
 use crate::endpoint::Designed;
 use crate::engine::{NS, Time};
-use crate::fabric;
+use crate::fabric::parameters;
 use crate::model::{Model, Response, SwitchKind};
-use crate::network::{Description, FlowSpec, LinkSpec, Network, NetworkError};
+use crate::network::{Description, FlowSpec, LinkSpec, Network};
+pub use crate::settings::{ScenarioError, Victim, shown, window};
+use crate::settings::{parted, table, with_key};
 use crate::traffic::Traffic;
-
-/// A scenario that cannot be run.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ScenarioError {
-    /// An unknown key.
-    #[error("unknown key `{key}`: {hint}")]
-    UnknownKey {
-        /// The key.
-        key: String,
-        /// The nearest key, or all.
-        hint: String,
-    },
-    /// An invalid value of a key.
-    #[error("{key} = {value}: {reason}")]
-    Value {
-        /// The key.
-        key: String,
-        /// The value.
-        value: String,
-        /// What is accepted.
-        reason: String,
-    },
-    /// An option of the rig that applies only to a kernel.
-    #[error("{0} does not apply to the simulator: leave it out, or run the rig on a kernel")]
-    OnlyOnAKernel(&'static str),
-    /// Not KEY=VALUE.
-    #[error("`{0}` is not KEY=VALUE")]
-    NotASetting(String),
-    /// A value out of its range.
-    #[error(transparent)]
-    Model(#[from] ModelError),
-    /// The network cannot be built.
-    #[error(transparent)]
-    Network(#[from] NetworkError),
-    /// The text is not a valid scenario.
-    #[error("{0}")]
-    Text(String),
-    /// The file is not a valid scenario.
-    #[error("{file}: {reason}")]
-    File {
-        /// Its path.
-        file: String,
-        /// What is wrong.
-        reason: String,
-    },
-    /// Neither a built-in name nor a file.
-    #[error("unknown scenario `{name}`: neither a file nor built in ({hint})")]
-    NoScenario {
-        /// The name given.
-        name: String,
-        /// The nearest built-in name, or all.
-        hint: String,
-    },
-}
-
-/// When the victim is active: `off`, `on`, or `FROM..TO`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
-#[schemars(inline, rename_all = "kebab-case")]
-pub enum Victim {
-    /// Never.
-    Off,
-    /// From the first flow's start to the end.
-    On,
-    /// During this interval.
-    #[schemars(untagged, with = "String", title = "FROM..TO")]
-    During(DurationText, DurationText),
-}
-
-impl fmt::Display for Victim {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Off => f.write_str("off"),
-            Self::On => f.write_str("on"),
-            Self::During(from, to) => write!(f, "{from}..{to}"),
-        }
-    }
-}
-
-impl FromStr for Victim {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "off" => return Ok(Self::Off),
-            "on" => return Ok(Self::On),
-            _ => {}
-        }
-        span(text)
-            .map(|(from, to)| Self::During(from, to))
-            .map_err(|reason| match nearest(text, ["off", "on"]) {
-                Some(word) => format!("did you mean `{word}`?"),
-                None => format!("must be off, on, or a time such as 40ms..60ms; {reason}"),
-            })
-    }
-}
-
-serde_as_text!(@serde Victim);
-
-/// `FROM..TO`, with FROM before TO.
-fn span(text: &str) -> Result<(DurationText, DurationText), String> {
-    let (from, to) = text
-        .split_once("..")
-        .ok_or_else(|| format!("`{text}` is not FROM..TO, such as 40ms..60ms"))?;
-    let time = |text: &str| {
-        text.parse::<DurationText>()
-            .map_err(|error| error.to_string())
-    };
-    let (from, to) = (time(from)?, time(to)?);
-    if from.as_nanos() >= to.as_nanos() {
-        return Err(format!("`{text}`: FROM must be before TO"));
-    }
-    Ok((from, to))
-}
-
-/// A time window `FROM..TO`, ps.
-///
-/// # Errors
-///
-/// A description of the problem.
-pub fn window(text: &str) -> Result<(Time, Time), String> {
-    let (from, to) = span(text)?;
-    let ps = |time: DurationText| time.as_nanos().saturating_mul(NS);
-    Ok((ps(from), ps(to)))
-}
 
 /// HP's Fig. 1: its parameters in addition to the [`Model`].
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
@@ -665,7 +538,7 @@ impl Scenario {
     /// As for [`Self::set_text`].
     pub fn set(&mut self, key: &str, value: &Value) -> Result<(), ScenarioError> {
         let all = self.all_keys();
-        if !all.contains_key(key) && fabric::Scenario::of(fabric::Kind::Fig1).has_key(key) {
+        if !all.contains_key(key) && parameters::is_key(key) {
             let name = &self.name;
             let hint = format!(
                 "applies to data centres, such as `fig1` (HP's Fig. 1 as a data centre), not to `{name}`"
@@ -693,84 +566,4 @@ impl Scenario {
         self.model = model;
         Ok(())
     }
-}
-
-/// A value as written on the command line.
-pub fn shown(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
-}
-
-/// Key and value of `KEY=VALUE`.
-///
-/// # Errors
-///
-/// `=` is missing.
-pub(crate) fn parted(setting: &str) -> Result<(&str, Value), ScenarioError> {
-    let (key, value) = setting
-        .split_once('=')
-        .ok_or_else(|| ScenarioError::NotASetting(setting.to_owned()))?;
-    Ok((key.trim(), Value::String(value.trim().to_owned())))
-}
-
-/// `all` with one key set, given as a number or as text, and the error for an invalid value of that key.
-///
-/// # Errors
-///
-/// The key is unknown, or accepts only whole numbers.
-pub(crate) fn with_key(
-    mut all: Table,
-    key: &str,
-    value: &Value,
-) -> Result<(Table, impl Fn(&str) -> ScenarioError), ScenarioError> {
-    let Some(current) = all.get(key) else {
-        let keys: Vec<&str> = all.keys().map(String::as_str).collect();
-        return Err(ScenarioError::UnknownKey {
-            key: key.to_owned(),
-            hint: suggestion(key, &keys),
-        });
-    };
-    let (key, value) = (key.to_owned(), shown(value));
-    let error = {
-        let (key, value) = (key.clone(), value.clone());
-        // serde adds the position in a document that exists only here.
-        move |reason: &str| ScenarioError::Value {
-            key: key.clone(),
-            value: value.clone(),
-            reason: reason.lines().next().unwrap_or_default().to_owned(),
-        }
-    };
-    let value = if current.is_integer() {
-        let whole = |_| error("must be a whole number from 0 to 4294967295");
-        Value::Integer(value.parse::<u32>().map_err(whole)?.into())
-    } else {
-        Value::String(value)
-    };
-    all.insert(key, value);
-    Ok((all, error))
-}
-
-/// The keys of a table, with keys of inner tables as `table.key` unless the inner table is a value.
-pub(crate) fn dotted(
-    table: &Table,
-    is_value: impl Fn(&str, &Table) -> bool + Copy,
-) -> BTreeMap<String, Value> {
-    let mut all = BTreeMap::new();
-    for (key, value) in table {
-        match value {
-            Value::Table(inner) if !is_value(key, inner) => {
-                let inner = dotted(inner, is_value).into_iter();
-                all.extend(inner.map(|(name, value)| (format!("{key}.{name}"), value)));
-            }
-            value => drop(all.insert(key.clone(), value.clone())),
-        }
-    }
-    all
-}
-
-/// A structure as a table of its fields.
-fn table(value: &impl Serialize) -> Table {
-    Table::try_from(value).unwrap_or_default()
 }

@@ -1,26 +1,18 @@
-//! Scenario files: names of nodes, links, flows and times in TOML.
-//!
-//! A name such as `h[1-4]` stands for `h1` to `h4`. A link or flow between such names stands for one per name, in pairs
-//! if both sides have a range.
-
-use std::iter;
-use std::str::FromStr as _;
+//! Files that describe a network: nodes, links, flows and times in TOML.
 
 use ecn_units::{DurationText, Rate, suggestion};
 use serde::Deserialize;
 use toml::Table;
 
-use crate::fabric;
+use crate::fabric::parameters;
 use crate::model::Model;
 use crate::network::{Description, FlowSpec, LinkSpec};
-use crate::scenario::{BUILT_IN, Scenario, ScenarioError, Topology, shown};
+use crate::scenario::{BUILT_IN, Scenario, Topology};
+use crate::settings::{ScenarioError, expand_all, located, pairs, shown};
 use crate::traffic::{Arrivals, Traffic};
 
 /// Key of `[model]`: a built-in scenario whose model the other keys modify.
 const PRESET: &str = "preset";
-
-/// Maximum number of nodes, links or flows that one entry may stand for.
-const MOST: u64 = 10_000;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -182,89 +174,11 @@ fn misread(text: &str, error: &toml::de::Error) -> String {
     let message = error.message();
     let unknown = message.strip_prefix("unknown field `");
     let unknown = unknown.and_then(|rest| rest.split('`').next());
-    let keys = fabric::Scenario::of(fabric::Kind::FatTree).keys();
     let is_of_another =
-        |key: &str| keys.contains_key(key) || ["failures", "size", "priority"].contains(&key);
+        |key: &str| parameters::is_key(key) || ["failures", "size", "priority"].contains(&key);
     let of_another = message == "missing field `rate`" || unknown.is_some_and(is_of_another);
     match of_another {
         true => format!("{reason}; a data centre needs `topology = \"custom\"`"),
         false => reason,
-    }
-}
-
-/// Describes an error in a file, with its line.
-pub(crate) fn located(text: &str, error: &toml::de::Error) -> String {
-    let before = error.span().map_or(0, |span| span.start.min(text.len()));
-    let line = text[..before].matches('\n').count() + 1;
-    format!("line {line}: {}", with_nearest(error.message()))
-}
-
-/// Replaces serde's list of all fields with the closest match.
-fn with_nearest(message: &str) -> String {
-    let mut quoted = message.split('`').skip(1).step_by(2);
-    match (message.starts_with("unknown field"), quoted.next()) {
-        (true, Some(word)) => {
-            let known: Vec<&str> = quoted.collect();
-            format!("unknown key `{word}`: {}", suggestion(word, &known))
-        }
-        _ => message.replace('\n', ", "),
-    }
-}
-
-/// Expands a name with a range.
-pub(crate) fn expand(name: &str) -> Result<Vec<String>, String> {
-    let Some((before, rest)) = name.split_once('[') else {
-        return Ok(vec![name.to_owned()]);
-    };
-    let wrong = || format!("`{name}` is not a name with a range such as h[1-4]");
-    let (range, after) = rest.split_once(']').ok_or_else(wrong)?;
-    let (first, last) = range.split_once('-').ok_or_else(wrong)?;
-    let number = |text: &str| u64::from_str(text).map_err(|_| wrong());
-    let (first, last) = (number(first)?, number(last)?);
-    if first > last || last - first >= MOST {
-        return Err(format!(
-            "`{name}`: a range must ascend, and stand for at most {MOST} names"
-        ));
-    }
-    Ok((first..=last)
-        .map(|n| format!("{before}{n}{after}"))
-        .collect())
-}
-
-/// Expands each of several names.
-pub(crate) fn expand_all(names: &[String]) -> Result<Vec<String>, String> {
-    let lists: Result<Vec<_>, _> = names.iter().map(|name| expand(name)).collect();
-    Ok(lists?.concat())
-}
-
-/// Expands both ends of a link or flow: in pairs, or a single name with each name at the other end.
-pub(crate) fn pairs(from: &str, to: &str) -> Result<Vec<(String, String)>, String> {
-    let (froms, tos) = (expand(from)?, expand(to)?);
-    match (froms.len(), tos.len()) {
-        (a, b) if a == b => Ok(froms.into_iter().zip(tos).collect()),
-        (_, 1) => Ok(froms
-            .into_iter()
-            .zip(iter::repeat(tos[0].clone()))
-            .collect()),
-        (1, _) => Ok(iter::repeat(froms[0].clone()).zip(tos).collect()),
-        (a, b) => Err(format!(
-            "`{from}` stands for {a} names and `{to}` for {b}: the numbers must be equal, or one of them 1"
-        )),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_are_names() {
-        assert_eq!(expand("h[2-4]x").unwrap_or_default(), ["h2x", "h3x", "h4x"]);
-        assert_eq!(expand("h").unwrap_or_default(), ["h"]);
-        for bad in ["h[4-2]", "h[1-", "h[a-b]", "h[1-99999]", "h[3]"] {
-            assert!(expand(bad).is_err(), "{bad}");
-        }
-        assert_eq!(pairs("a[1-2]", "b").unwrap_or_default().len(), 2);
-        assert!(pairs("a[1-2]", "b[1-3]").is_err());
     }
 }

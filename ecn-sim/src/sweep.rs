@@ -26,8 +26,8 @@ use values::{Axis, seeds, windows};
 
 use crate::engine::Time;
 use crate::experiment::Experiment;
-use crate::scenario::{ScenarioError, dotted, shown};
-use crate::scenario_file::located;
+use crate::settings::located;
+use crate::settings::{ScenarioError, dotted, shown};
 
 /// Maximum number of runs in a sweep: the plan of a larger one would take a noticeable share of memory.
 const MOST_RUNS: usize = 1_000_000;

@@ -5,9 +5,8 @@ use core::mem::MaybeUninit;
 use super::{
     ETHERNET, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN, EXTENSIONS, IPV6, Ip,
     TAGS, TRANSPORT_WINDOW, Tcp, be16, is_control_icmpv6, is_link_local4, is_link_local6, protocol,
-    tcp,
+    source, tcp,
 };
-use crate::shares;
 
 /// The bytes of a frame from its Ethernet header on, wherever they are: a slice on the host, a socket
 /// buffer in the kernel.
@@ -163,7 +162,7 @@ fn ipv4<F: Read + ?Sized>(frame: &F, l3: u32) -> Result<Ip, Pass> {
         unicast: b[16] < 224 && b[16] != 0,
         header_len: ((b[0] & 0xf) as u32) * 4,
         total_len: if stated == 0 { there } else { stated },
-        source: shares::source(&[0, 0, 0, word(b, 12)]),
+        source: source(&[0, 0, 0, word(b, 12)]),
     };
     if ip.total_len > there || ip.header_len > ip.total_len {
         return Err(Pass::Malformed);
@@ -202,7 +201,7 @@ fn ipv6<F: Read + ?Sized>(frame: &F, l3: u32) -> Result<Ip, Pass> {
         } else {
             stated
         },
-        source: shares::source(&[word(b, 8), word(b, 12), word(b, 16), word(b, 20)]),
+        source: source(&[word(b, 8), word(b, 12), word(b, 16), word(b, 20)]),
     };
     if ip.total_len > there {
         return Err(Pass::Malformed);

@@ -11,7 +11,6 @@ use ecn_core::{
         self, Buffer, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN, EXTENSIONS,
         Ip, Pass, Read, TAGS, Transport, addresses, parse, ports, protocol, transport,
     },
-    shares,
 };
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use proptest::prelude::*;
@@ -334,9 +333,9 @@ fn global(rest: [u8; 14]) -> [u8; 16] {
 fn source(address: &[u8; 16], v6: bool) -> u32 {
     let word = |at: usize| u32::from_ne_bytes(address[at..at + 4].try_into().expect("a word"));
     if v6 {
-        shares::source(&[0, 4, 8, 12].map(word))
+        packet::source(&[0, 4, 8, 12].map(word))
     } else {
-        shares::source(&[0, 0, 0, word(12)])
+        packet::source(&[0, 0, 0, word(12)])
     }
 }
 

@@ -4,12 +4,12 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use ecn_core::packet::source;
 use ecn_core::packet::{
     CE, ECT_0, ECT_1, ETHERNET, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN,
     EXTENSIONS, IPV6, Ip, NOT_ECT, Pass, TRANSPORT_WINDOW, Transport, addresses, is_tunnel, parse,
     protocol, segments, tcp, transport, wire_bytes,
 };
-use ecn_core::shares::source;
 use etherparse::{TcpHeader, TcpOptionElement};
 use proptest::prelude::*;
 

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use ecn_core::{
     marking::{Decision, HOST, MarkAt, Marking, Policy, Share, Switch},
-    shares::{FORGET_NS, Lookup, Output, ShareBy, Shares, source},
+    packet::source,
+    shares::{FORGET_NS, Lookup, Output, ShareBy, Shares},
     vqueue::PacketMeta,
 };
 use proptest::prelude::*;

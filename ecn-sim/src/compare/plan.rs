@@ -7,7 +7,7 @@ use super::CompareError;
 use crate::engine::Time;
 use crate::experiment;
 use crate::parallel::in_parallel;
-use crate::scenario::{ScenarioError, dotted, shown};
+use crate::settings::{ScenarioError, dotted, shown};
 
 /// A scenario that can be run with several schemes.
 pub trait Compared: Clone + Send + Sync {

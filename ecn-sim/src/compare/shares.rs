@@ -13,7 +13,8 @@ use super::plan::{self, distinct};
 use super::{CompareError, Compared, Plan, known, table_of_runs};
 use crate::engine::Time;
 use crate::report::{self, RunReport};
-use crate::scenario::{Scenario, ScenarioError};
+use crate::scenario::Scenario;
+use crate::settings::ScenarioError;
 
 /// Results of a scheme over all seeds.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]

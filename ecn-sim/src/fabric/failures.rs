@@ -21,7 +21,7 @@ use super::topology::{End, Plan, Topology};
 use super::workload::Arrivals;
 use crate::bounds::ModelError;
 use crate::engine::{NS, Time};
-use crate::scenario_file::pairs;
+use crate::settings::pairs;
 
 /// Links that are down for some time, as specified in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]

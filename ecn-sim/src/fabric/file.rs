@@ -15,8 +15,8 @@ use super::links::LinkOverride;
 use super::scenario::Scenario;
 use super::topology::{End, Plan, Topology};
 use super::workload::{FlowEntry, Workload};
-use crate::scenario::{ScenarioError, dotted};
-use crate::scenario_file::{expand_all, located, pairs};
+use crate::settings::{ScenarioError, dotted};
+use crate::settings::{expand_all, located, pairs};
 
 /// The topology that is described in the file itself.
 const CUSTOM: &str = "custom";

@@ -3,13 +3,14 @@
 use ecn_units::{DurationText, Fraction, Rate, Size, keywords};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use toml::Value;
 
 use super::auto::Auto;
 use super::cc;
 use super::workload::cdf::Cdf;
 use super::workload::kind::Workload;
 use crate::model::{Arbitration, Bypass, BypassCounts, Crossbar, Forwarding, SlotFreed};
-use crate::scenario::Victim;
+use crate::settings::{Victim, table};
 
 keywords! {
     /// How switches avoid overflow.
@@ -169,6 +170,18 @@ pub struct FabricParameters {
     pub retransmit_after: Auto<DurationText>,
     /// Congestion control scheme.
     pub scheme: cc::Name,
+}
+
+/// Whether data centres have this key, of any topology; those of schemes are `scheme.key`.
+pub(crate) fn is_key(key: &str) -> bool {
+    match key.split_once('.') {
+        None => table(&FabricParameters::default()).contains_key(key),
+        Some((scheme, key)) => {
+            let schemes = table(&cc::SchemeParameters::default());
+            let own = schemes.get(scheme).and_then(Value::as_table);
+            own.is_some_and(|own| own.contains_key(key))
+        }
+    }
 }
 
 impl Default for FabricParameters {

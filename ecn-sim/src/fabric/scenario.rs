@@ -22,7 +22,8 @@ use super::topology::{
 use super::workload::{Arrival, Arrivals, Cdf, FlowEntry, Workload, arrivals, entries};
 use crate::bounds::ModelError;
 use crate::engine::{NS, Time};
-use crate::scenario::{self, ScenarioError, dotted, parted, with_key};
+use crate::scenario;
+use crate::settings::{ScenarioError, dotted, parted, with_key};
 
 keywords! {
     /// The built-in fabrics.
@@ -319,11 +320,6 @@ impl Scenario {
             all.insert("failures".to_owned(), failures.into());
         }
         all
-    }
-
-    /// Whether any topology has this key.
-    pub(crate) fn has_key(&self, key: &str) -> bool {
-        self.all_keys().contains_key(key)
     }
 
     /// All keys of this topology, regardless of the other values.

@@ -1,5 +1,5 @@
 //! A switch: its ports, their memory limits, and when they pause others. It is output-queued with shared memory. With a
-//! [crossbar](super::crossbar), only the first packet of each input is in an output's queue.
+//! [crossbar](super::run::crossbar), only the first packet of each input is in an output's queue.
 //!
 //! Data has one or more classes: PFC priorities, or InfiniBand virtual lanes. Each class has its own queue at a port,
 //! which serves its classes round-robin by packet, as well as its own limits and pauses.

@@ -20,7 +20,7 @@ use super::parameters::FabricParameters;
 use super::topology::{FIG1_OTHERS, fig1_local};
 use crate::bounds::ModelError;
 use crate::engine::{NS, Time};
-use crate::scenario::Victim;
+use crate::settings::Victim;
 
 /// A flow that has yet to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

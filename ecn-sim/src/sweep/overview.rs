@@ -11,7 +11,7 @@ use toml::Value;
 use super::Sweep;
 use super::values::Axis;
 use crate::experiment::Experiment;
-use crate::scenario::shown;
+use crate::settings::shown;
 
 /// Columns of Fig. 1 that have a panel.
 const SHARES: &[&str] = &["root", "inter_switch", "local", "remote", "victim"];

@@ -6,7 +6,7 @@ use toml::Value;
 use super::{MOST_RUNS, one_line};
 use crate::engine::Time;
 use crate::experiment::Experiment;
-use crate::scenario::{shown, window};
+use crate::settings::{shown, window};
 
 /// A key and the values that it takes in turn.
 #[derive(Clone, Debug, PartialEq)]

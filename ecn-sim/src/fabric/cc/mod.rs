@@ -13,7 +13,7 @@
 //! ```
 //! use ecn_sim::fabric::cc::{Acknowledged, Endpoints, Mark, Network, Cnm, QueueView, Scheme, Hooks, Sender, Sending, Switch};
 //! use ecn_sim::fabric::{self, Options, Scenario, packet::Packet};
-//! use ecn_sim::{engine::Time, model::ModelError};
+//! use ecn_sim::{ModelError, engine::Time};
 //!
 //! struct Halving;
 //!

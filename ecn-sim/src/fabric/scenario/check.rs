@@ -12,7 +12,7 @@ use crate::fabric::parameters::{FlowControl, Switch};
 use crate::fabric::switch::MOST_CLASSES;
 use crate::fabric::topology::fat_tree_ports;
 use crate::fabric::workload::{Workload, carried};
-use crate::scenario::shown;
+use crate::settings::shown;
 
 /// Maximum delay of a link.
 const LONGEST_LINK: DurationText = DurationText::from_millis(100);

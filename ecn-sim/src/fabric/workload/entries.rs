@@ -12,7 +12,7 @@ use super::{Arrival, UNLIMITED, packet_time, turn};
 use crate::bounds::ModelError;
 use crate::engine::{NS, Time};
 use crate::fabric::parameters::FabricParameters;
-use crate::scenario_file::pairs;
+use crate::settings::pairs;
 
 /// Maximum number of names in a message.
 const NAMES: usize = 8;
