@@ -473,7 +473,7 @@ impl<Q: Queue> Scheduler<Q> {
     }
 
     /// Schedules an event. Times in the past are clamped to the current time.
-    #[inline]
+    #[inline(always)]
     pub fn at(&mut self, time: Time, event: Event) {
         let low = self.next << PAYLOAD | event.pack();
         self.next += 1;

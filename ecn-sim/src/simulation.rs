@@ -533,7 +533,7 @@ impl<Q: Queue> Simulation<'_, Q> {
     }
 
     /// Frees a slot: its credit may release the channel upstream.
-    #[inline]
+    #[inline(always)]
     fn free_slot(&mut self, now: Time, switch: u32, input: u8) {
         let upstream = self.switches[switch as usize].ports[input as usize].upstream;
         let wire = &mut self.wires[upstream as usize];

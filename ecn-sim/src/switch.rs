@@ -131,7 +131,7 @@ impl Switch {
 
     /// Handles the arrival of a packet's header. True if it cuts through now; otherwise it waits and is counted for
     /// marking. `has_credit`: the next hop of its output has a free slot.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn arrive(
         &mut self,
         now: Time,
@@ -261,7 +261,7 @@ impl Switch {
     }
 
     /// Dequeues the packet that `output` transmits next. Returns it, and whether it is marked.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn next(&mut self, output: u8) -> Option<(Queued, bool)> {
         if self.ports[output as usize].busy {
             return None;
