@@ -18,7 +18,7 @@ use super::chain::{
 use super::{Bench, Claim, Judged};
 use crate::ReproduceError;
 use crate::statement::{Found, Kind};
-use bottleneck::{t2, t10};
+use bottleneck::{t2, t10, t12};
 use cycles::{t5, t6, t7, t8};
 use slowdowns::t11;
 #[cfg(test)]
@@ -281,6 +281,13 @@ pub(super) const CLAIMS: &[Claim] = &[
         published: "with TCD the median and p99 FCT slowdown are up to 3.3 and 2.0 times better",
         band: "the best of five settings: mean over the seeds of the slowdown without TCD over that with it at least 3.3 and 2.0; none of DCQCN's worse",
         judge: t11,
+    },
+    Claim {
+        id: "T12",
+        kind: Kind::Derived,
+        published: "max(T_on) = (1 + 1/epsilon)(B0/C + tau): the smaller epsilon, the later ports are released",
+        band: "epsilon of 1, 1/4 and 1/20: P0, P1 and P2 after the burst within it and 1 us, each later than with the epsilon before; in the ON-OFF pattern no change of P2 to congestion",
+        judge: t12,
     },
 ];
 

@@ -1,4 +1,4 @@
-//! T2 and T10: the state of a port after its pauses.
+//! T2, T10 and T12: the state of a port after its pauses.
 
 use ecn_core::tcd::{Mark, State};
 use ecn_sim::engine::{MS, Time, US};
@@ -7,6 +7,7 @@ use ecn_sim::fabric::parameters::FlowControl;
 use ecn_sim::fabric::series::{Change, Traced};
 use ecn_sim::fabric::{Counts, Kind, Scenario};
 
+use super::flips;
 use crate::ReproduceError;
 use crate::schemes::chain::{
     Burst, C, FLOW, FRAME, ONCE, PAUSE, PFC, chain, changes, periodic, ports,
@@ -14,11 +15,12 @@ use crate::schemes::chain::{
 use crate::schemes::{Bench, Judged, flow, scenario};
 use crate::statement::Found;
 
+/// The lowest congestion degree to be detected, by default.
+const EPSILON: f64 = 0.05;
+
 /// max(T_on) by the formula in `docs/sources.md` for a scenario at 40 Gb/s, us, regardless of the value that its ports
 /// use.
-fn max_on(scenario: &Scenario) -> f64 {
-    /// The lowest congestion degree to be detected.
-    const EPSILON: f64 = 0.05;
+fn max_on(scenario: &Scenario, epsilon: f64) -> f64 {
     let parameters = &scenario.parameters;
     if parameters.flow_control == FlowControl::Cbfc {
         return parameters.credit_period.as_nanos() as f64 / 1e3;
@@ -26,7 +28,7 @@ fn max_on(scenario: &Scenario) -> f64 {
     // In both directions: a frame that delays the pause, the pause itself, and the first frame of data.
     let delay = parameters.link_delay.as_nanos() as f64 / 1e3;
     let tau = 2.0 * delay + (2.0 * FRAME + PAUSE) / C * 1e6;
-    (1.0 + EPSILON) / EPSILON * (scenario.xon_gap() as f64 / C * 1e6 + tau)
+    (1.0 + epsilon) / epsilon * (scenario.xon_gap() as f64 / C * 1e6 + tau)
 }
 
 fn rtt(scenario: &Scenario) -> f64 {
@@ -188,7 +190,7 @@ fn after_the_last_pause(
     let counts = bench.traced(&scenario)?;
     let on = last_on(&counts, link);
     let is_long = |flow: &Finished| matches!(flow.from, 1 | 2);
-    let bound = max_on(&scenario) + rtt(&scenario);
+    let bound = max_on(&scenario, EPSILON) + rtt(&scenario);
     let from = on.unwrap_or(Time::MAX);
     Ok(Marks::of(is_long, &counts, from, on, bound))
 }
@@ -217,16 +219,36 @@ fn returns(bench: &Bench, settings: &str) -> Result<[(f64, bool); 3], ReproduceE
 }
 
 /// max(T_on) on the chain, plus the time until the next packet reveals its end, us.
-fn returned_by() -> Result<f64, ReproduceError> {
-    Ok(max_on(&chain(PFC, ONCE, MS)?) + 1.0)
+fn returned_by(epsilon: f64) -> Result<f64, ReproduceError> {
+    Ok(max_on(&chain(PFC, ONCE, MS)?, epsilon) + 1.0)
 }
 
 pub(super) fn t10(bench: &Bench, found: &mut Found) -> Judged {
-    let bound = returned_by()?;
+    let bound = returned_by(EPSILON)?;
     for (port, (took, to_0)) in returns(bench, TCD)?.into_iter().enumerate() {
         found.require(to_0 && took <= bound);
         let name = format!("P{port} in / after the last pause, us (bound {bound:.1})");
         found.value(name, took);
+    }
+    Ok(())
+}
+
+pub(super) fn t12(bench: &Bench, found: &mut Found) -> Judged {
+    let mut before = [0.0; 3];
+    for (text, epsilon) in [("1/1", 1.0), ("1/4", 0.25), ("1/20", 0.05)] {
+        let scheme = format!("dcqcn+tcd tcd.epsilon={text}");
+        let bound = returned_by(epsilon)?;
+        let released = returns(bench, &format!("scheme={scheme}"))?.map(|(took, _)| took);
+        for (port, (took, earlier)) in released.into_iter().zip(before).enumerate() {
+            found.require(earlier < took && took <= bound);
+            let name =
+                format!("epsilon {epsilon}: P{port} after the last pause, us (bound {bound:.1})");
+            found.value(name, took);
+        }
+        before = released;
+        let ([_, to_congestion, _], _) = flips(bench, &scheme)?;
+        found.require(to_congestion == 0);
+        found.value("changes of P2 to congestion", to_congestion);
     }
     Ok(())
 }
@@ -256,7 +278,7 @@ mod tests {
         assert!((after.bound..most).contains(&after.received), "{after:?}");
     }
 
-    /// T2 and T10 can fail: ports that wait for longer than max(T_on), or for shorter queues than they should.
+    /// T2, T10 and T12 can fail: ports that wait for longer than max(T_on), or for shorter queues than they should.
     #[test]
     fn slow_and_hasty_ports_are_noticed() {
         let bench = Bench::new(1);
@@ -264,7 +286,7 @@ mod tests {
         let after = after_the_last_pause(&bench, &format!("{PFC} {slow}"), 540).unwrap();
         assert!(after.all_congested() && !after.hold(), "{after:?}");
         let all = returns(&bench, &slow).unwrap();
-        let bound = returned_by().unwrap();
+        let bound = returned_by(EPSILON).unwrap();
         assert!(
             all.iter().all(|(took, _)| (bound..80.0).contains(took)),
             "{all:?}"
