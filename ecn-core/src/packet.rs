@@ -41,7 +41,7 @@ pub const ECT_0: u8 = 0b10;
 /// Congestion experienced.
 pub const CE: u8 = 0b11;
 
-/// Hash of an address: sources that share a port are told apart by it ([`crate::shares`]).
+/// Hash of an address, by which the sources at a port are distinguished ([`crate::shares`]).
 #[inline(always)]
 #[must_use]
 pub const fn source(address: &[u32; 4]) -> u32 {
