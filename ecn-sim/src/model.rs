@@ -16,6 +16,7 @@ use ecn_core::response::{self, Function};
 use ecn_core::shares::ShareBy;
 use ecn_units::{
     DurationText, Every, Fraction, KeywordError, Round, Unmarkable, keywords, serde_as_text,
+    suggestion,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -302,6 +303,27 @@ impl fmt::Display for MarkIn {
         match self {
             Self::All => f.write_str("all"),
             Self::Named(names) => f.write_str(&names.join(",")),
+        }
+    }
+}
+
+impl MarkIn {
+    /// Checks that these are names of switches.
+    ///
+    /// # Errors
+    ///
+    /// The first unknown name.
+    pub fn check(&self, switches: &[String]) -> Result<(), ModelError> {
+        let Self::Named(names) = self else {
+            return Ok(());
+        };
+        let known: Vec<&str> = switches.iter().map(String::as_str).collect();
+        match names.iter().find(|name| !known.contains(&name.as_str())) {
+            None => Ok(()),
+            Some(name) => {
+                let reason = format!("unknown switch: {}", suggestion(name, &known));
+                Err(ModelError::new("mark_in", name, reason))
+            }
         }
     }
 }

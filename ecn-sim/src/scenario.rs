@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use ecn_report::figure::NetworkFigure;
-use ecn_units::{DurationText, Fraction, Rate, Round, UnitError, suggestion};
+use ecn_units::{DurationText, Fraction, Rate, Round, UnitError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -409,13 +409,7 @@ impl Scenario {
     pub fn network(&self) -> Result<Network, ScenarioError> {
         self.model.check()?;
         let described = &*self.description()?;
-        if let crate::model::MarkIn::Named(names) = &self.model.mark_in {
-            let known: Vec<&str> = described.switches.iter().map(String::as_str).collect();
-            if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {
-                let reason = format!("unknown switch: {}", suggestion(name, &known));
-                return Err(ModelError::new("mark_in", name, reason).into());
-            }
-        }
+        self.model.mark_in.check(&described.switches)?;
         Ok(Network::new(described, &self.model)?)
     }
 

@@ -289,6 +289,36 @@ fn b7(_: &Bench, found: &mut Found) -> Judged {
     Ok(())
 }
 
+/// A parking lot in which three hosts, one per switch, send to a host at the last one, and a victim sends over the first
+/// link only. With BCN in some switches: the shares of the three and of the victim, after 100 ms.
+fn mixed(bench: &Bench, settings: &str, seed: u64) -> Result<Settled, ReproduceError> {
+    let settings =
+        format!("hosts=6 switches=3 payload=1438 link_rate=10gbit limit=300ms {settings}");
+    let flows = [(0, 5), (2, 5), (4, 5), (1, 3)].map(|(from, to)| flow(0, from, to, ENDLESS));
+    let scenario = scenario(Fabric::ParkingLot, &settings, flows)?;
+    Ok(Settled::of(&bench.run(&scenario, seed)?, 100 * MS, 4, 0))
+}
+
+fn b8(bench: &Bench, found: &mut Found) -> Judged {
+    let share = |flow: usize| move |run: &Settled| run.rates[flow] / BOTTLENECK;
+    let [first, second, victim] = [share(0), share(1), share(3)];
+    // Deterministic: a single run suffices.
+    let before = victim(&mixed(bench, "scheme=none", 1)?);
+    found.value("share of the victim, PFC only", before);
+    for new in ["s0", "s1", "s2", "s0,s1,s2"] {
+        let run = |seed| mixed(bench, &format!("{SCHEME} mark_in={new}"), seed);
+        let runs = bench.seeds().map(run).collect::<Result<Vec<_>, _>>()?;
+        found.require(lowest(&runs, victim) > 2.0 * before);
+        found.sample(format!("BCN in {new}"), &over(&runs, victim));
+        if new == "s0" {
+            found.require(highest(&runs, |run| first(run) / second(run)) < 0.5);
+            found.sample("flow from that switch", &over(&runs, first));
+            found.sample("flow from the next", &over(&runs, second));
+        }
+    }
+    Ok(())
+}
+
 pub(super) const CLAIMS: &[Claim] = &[
     Claim {
         id: "B1",
@@ -339,4 +369,26 @@ pub(super) const CLAIMS: &[Claim] = &[
         band: "> 90 % of the limit; with the right one within 50 % of Qeq",
         judge: b7,
     },
+    Claim {
+        id: "B8",
+        kind: Kind::Derived,
+        published: "BCN in some switches only: they limit what passes them and spreads the congestion of others",
+        band: "in each of three switches and in all: a victim gets more than twice its share with PFC only, in each run; in the first only: the flow from it less than half of the flow from the next, which passes no such switch",
+        judge: b8,
+    },
 ];
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    /// B8 can fail: a switch that samples too rarely frees no victim.
+    #[test]
+    fn a_switch_that_never_samples_frees_no_victim() {
+        let bench = Bench::new(1);
+        let victim = |settings: &str| mixed(&bench, settings, 1).unwrap().rates[3];
+        let rare = format!("{SCHEME} mark_in=s0 bcn.qeq=1GB");
+        assert!(victim(&rare) < 1.1 * victim("scheme=none"));
+    }
+}

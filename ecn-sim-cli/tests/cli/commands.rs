@@ -193,7 +193,7 @@ fn keys_are_explained() {
     assert!(source.contains("HPCC"), "{source}");
     // The scenario, and the scheme's table.
     let of_hp = keys("hp");
-    for name in ["arbitration", "hp.mark_in"] {
+    for name in ["arbitration", "hp.trigger"] {
         assert!(of_hp.iter().any(|key| key["key"] == name), "{name}");
     }
     // In a data centre the same name has another meaning.
@@ -566,6 +566,8 @@ run bridge --set stagger=1s => stagger = 1s: the last of 10 flows
 run rig --set response=table:x => a function of the papers
 rig --ipv6 => --ipv6
 run fat-treee => `fat-tree`
+run parking-lot --set scheme=bcn --set mark_in=s9 => mark_in = s9: unknown switch
+run parking-lot --set scheme=timely --set mark_in=s0 => does not apply
 ",
     ) {
         folder.sim(&format!("{words} --out out")).refused(needed);

@@ -9,7 +9,7 @@ use super::auto::Auto;
 use super::cc;
 use super::workload::cdf::Cdf;
 use super::workload::kind::Workload;
-use crate::model::{Arbitration, Bypass, BypassCounts, Crossbar, Forwarding, SlotFreed};
+use crate::model::{Arbitration, Bypass, BypassCounts, Crossbar, Forwarding, MarkIn, SlotFreed};
 use crate::settings::{Victim, table};
 
 keywords! {
@@ -170,6 +170,8 @@ pub struct FabricParameters {
     pub retransmit_after: Auto<DurationText>,
     /// Congestion control scheme.
     pub scheme: cc::Name,
+    /// Switches that mark packets or notify their sources; the others only forward.
+    pub mark_in: MarkIn,
 }
 
 /// Whether data centres have this key, of any topology; those of schemes are `scheme.key`.
@@ -230,6 +232,7 @@ impl Default for FabricParameters {
             window: Auto::Auto,
             retransmit_after: Auto::Auto,
             scheme: cc::Name::None,
+            mark_in: MarkIn::All,
         }
     }
 }

@@ -126,6 +126,8 @@ pub struct Run<'a, S: Scheme = Name> {
     pub(super) sender: S::Sender,
     pub(super) switch: S::Switch,
     pub(super) hooks: Hooks,
+    /// By switch, whether it takes part in the scheme; `None` if all do.
+    marking: Option<Vec<bool>>,
     arrivals: Arrivals,
     /// Flows that start when others have arrived.
     pub(super) ring: Option<Ring>,
@@ -245,6 +247,7 @@ impl<'a, S: Scheme> Run<'a, S> {
             flows: Slab::default(),
             receivers: HashMap::default(),
             hooks: switch.hooks(),
+            marking: scenario.marking_switches(topology)?,
             sender,
             switch,
             arrivals: scenario.arrivals(topology, seed)?,
@@ -612,7 +615,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         };
         let (bytes, class) = (u32::from(packet.bytes), packet.class);
         let ingress = self.topology.ports(switch).start + u32::from(packet.ingress);
-        if self.hooks.leaving {
+        if self.hooks.leaving && self.marks(switch) {
             let view = self.queue_view(id, number);
             let mark = self.packets[id].mark;
             self.switch.on_dequeue(&view, &mut self.packets[id], true);
@@ -701,6 +704,23 @@ impl<'a, S: Scheme> Run<'a, S> {
         self.record_mark(&view, mark, id);
         if let Some(notice) = notice {
             self.notify(view.switch, id, notice);
+        }
+    }
+
+    /// A packet that a port would have sent is dropped.
+    pub(super) fn on_drop(&mut self, id: u32, number: u32) {
+        let view = self.queue_view(id, number);
+        if self.marks(view.switch) {
+            self.switch.on_drop(&view);
+        }
+    }
+
+    /// Whether a switch takes part in the scheme.
+    #[inline]
+    pub(super) fn marks(&self, switch: u32) -> bool {
+        match &self.marking {
+            None => true,
+            Some(marking) => marking[switch as usize],
         }
     }
 
@@ -894,7 +914,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         if let Some(inputs) = &self.inputs {
             waits |= inputs.is_busy(self.ports.queue_index(ingress, class), now);
         }
-        if waits && self.hooks.waiting || self.hooks.passing {
+        if (waits && self.hooks.waiting || self.hooks.passing) && self.marks(switch) {
             self.on_enqueue(id, out, waits);
         }
         if !waits {
@@ -926,8 +946,7 @@ impl<'a, S: Scheme> Run<'a, S> {
             .admit_tail(memory, self.ports.class(out, class), bytes)
         {
             self.counts.dropped_packets += 1;
-            let view = self.queue_view(id, out);
-            self.switch.on_drop(&view);
+            self.on_drop(id, out);
             self.packets.remove(id);
             return;
         }

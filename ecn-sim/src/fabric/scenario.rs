@@ -22,6 +22,7 @@ use super::topology::{
 use super::workload::{Arrival, Arrivals, Cdf, FlowEntry, Workload, arrivals, entries};
 use crate::bounds::ModelError;
 use crate::engine::{NS, Time};
+use crate::model::MarkIn;
 use crate::scenario;
 use crate::settings::{ScenarioError, dotted, parted, with_key};
 
@@ -124,7 +125,6 @@ const INPUT_QUEUED: &[&str] = &[
     "hp.full_counts",
     "hp.threshold_counts",
     "hp.output_trigger",
-    "hp.mark_in",
 ];
 
 impl Scenario {
@@ -222,6 +222,23 @@ impl Scenario {
         }
     }
 
+    /// By switch, whether it takes part in the scheme; `None` if all do.
+    ///
+    /// # Errors
+    ///
+    /// An unknown switch.
+    pub(super) fn marking_switches(
+        &self,
+        topology: &Topology,
+    ) -> Result<Option<Vec<bool>>, ModelError> {
+        let all = &topology.names;
+        self.parameters.mark_in.check(all)?;
+        Ok(match &self.parameters.mark_in {
+            MarkIn::All => None,
+            MarkIn::Named(names) => Some(all.iter().map(|name| names.contains(name)).collect()),
+        })
+    }
+
     /// Whether links fail or return during a run.
     pub(super) fn links_change(&self) -> bool {
         self.failures.iter().any(|failure| !failure.is_permanent())
@@ -266,6 +283,7 @@ impl Scenario {
         let is_file = matches!(params.workload, Workload::File(_));
         let listed = is_file || params.workload == Workload::Flows;
         only(!poisson && !greedy && !listed && !fig1, &["flow_size"]);
+        only(params.scheme.is_of_switches(), &["mark_in"]);
         let pfc = params.flow_control == FlowControl::Pfc;
         only(pfc, &["headroom", "xon_gap"]);
         let cbfc = params.flow_control == FlowControl::Cbfc;

@@ -581,6 +581,42 @@ fn tcd_spares_the_victim_of_a_chain() {
     );
 }
 
+/// Two flows meet at the second switch. It marks or notifies if it takes part in the scheme; the first one never has to.
+#[test]
+fn only_switches_that_take_part_have_an_effect() {
+    let flows = || {
+        [0, 2]
+            .map(|from| Arrival::new(0, from, 3, 1_000_000))
+            .to_vec()
+    };
+    let run = |scheme: &str, settings: &[&str]| {
+        let mut all = set(&[
+            "hosts=4",
+            "switches=2",
+            "thresholds=static",
+            "xoff=10MB",
+            "buffer=20MB",
+            "window=1MB",
+        ]);
+        all.push(format!("scheme={scheme}"));
+        all.extend(set(settings));
+        counts(&scenario(Kind::ParkingLot, &all).with_flows(flows()), 1)
+    };
+    let rated = |of: &Counts| of.finished.iter().map(|flow| flow.time).collect::<Vec<_>>();
+    let mut controlled = 0;
+    for scheme in Name::ALL.iter().filter(|scheme| scheme.is_of_switches()) {
+        let scheme = scheme.name();
+        let [first, second, both] =
+            ["mark_in=s0", "mark_in=s1", "mark_in=s0,s1"].map(|setting| run(scheme, &[setting]));
+        let marked = first.marked_packets + first.undetermined_packets;
+        assert_eq!(marked, 0, "{scheme}");
+        assert_eq!(rated(&second), rated(&both), "{scheme}");
+        controlled += u32::from(rated(&first) != rated(&second));
+    }
+    // Without pauses TIMELY gets no marks, and IB's threshold is a part of the buffer.
+    assert!(controlled >= 10, "{controlled}");
+}
+
 /// An incast of class 0 pauses that class all along TCD's chain: a flow that shares the chain with it, or even its host, has
 /// nearly the slowdown of an idle network in its own class, and is much slower in the same class.
 #[test]

@@ -50,7 +50,7 @@ fn of_fabric(settings: &[(&str, String)], seed: u64, window: Window) -> (Shares,
                 format!("hosts={}", 2 * flows + 3)
             }
             "threshold" | "trigger" | "full_counts" | "threshold_counts" | "output_trigger"
-            | "mark_in" | "spacing" => format!("hp.{key}={value}"),
+            | "spacing" => format!("hp.{key}={value}"),
             _ => format!("{key}={value}"),
         };
         scenario.set_text(&setting).expect("a setting");

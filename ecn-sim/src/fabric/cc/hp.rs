@@ -16,7 +16,7 @@ use crate::counters::{Counters, counters};
 use crate::engine::{NS, Time};
 use crate::fabric::auto::Auto;
 use crate::fabric::packet::Packet;
-use crate::model::{Counting, MarkIn, Model, OutputTrigger, Spacing, Trigger};
+use crate::model::{Counting, Model, OutputTrigger, Spacing, Trigger};
 
 /// A response, and a marking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,8 +80,6 @@ pub struct HpParameters {
     pub threshold_counts: Counting,
     /// Input-queued switches: when the output trigger fires.
     pub output_trigger: OutputTrigger,
-    /// Input-queued switches: which of them mark.
-    pub mark_in: MarkIn,
 }
 
 impl Default for HpParameters {
@@ -98,7 +96,6 @@ impl Default for HpParameters {
             full_counts: papers.full_counts,
             threshold_counts: papers.threshold_counts,
             output_trigger: papers.output_trigger,
-            mark_in: papers.mark_in,
         }
     }
 }
@@ -154,7 +151,6 @@ impl HpParameters {
             full_counts: self.full_counts,
             threshold_counts: self.threshold_counts,
             output_trigger: self.output_trigger,
-            mark_in: self.mark_in.clone(),
             ..Model::default()
         }
     }

@@ -65,6 +65,11 @@ macro_rules! schemes {
             /// The names of [`Self::ALL`].
             pub const NAMES: &[&str] = &["none", $($($text,)+)+];
 
+            /// Whether switches take part in it: TIMELY measures at hosts only.
+            pub const fn is_of_switches(self) -> bool {
+                !matches!(self, Self::None | Self::Timely(Timely { tcd: false }))
+            }
+
             /// The name in scenarios and reports.
             pub fn name(self) -> &'static str {
                 let at = Self::ALL.iter().position(|scheme| *scheme == self);

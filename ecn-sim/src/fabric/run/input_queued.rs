@@ -67,6 +67,7 @@ impl InputQueued {
             bypass_counts: params.bypass_counts,
             arbitration: params.arbitration,
             crossbar: params.crossbar,
+            mark_in: params.mark_in.clone(),
             ..hp.model(marking, params.link_rate, scenario.frame())
         };
         let switch = |(number, name): (u32, &String)| {
@@ -158,22 +159,21 @@ impl<S: Scheme> Run<'_, S> {
     pub(in crate::fabric) fn arrive_input_queued(&mut self, id: u32, ingress: u32, lane: usize) {
         let now = self.now();
         let came_by = &self.ports[ingress as usize];
-        let (switch, own) = (came_by.node, came_by.index);
+        let (number, own) = (came_by.node, came_by.index);
         let packet = &mut self.packets[id];
         packet.ingress = own;
         let Packet { bytes, class, .. } = *packet;
-        let out = self
-            .topology
-            .route(switch, packet.destination.into(), packet.hash());
+        let to = packet.destination.into();
+        let out = self.topology.route(number, to, packet.hash());
         let port = &self.ports[out as usize];
         let idle = !port.wakes && port.busy_until <= now;
         let (output, can_start) = (slot(port.index), idle && port.off >> class & 1 == 0);
         let Some(input_queued) = &mut self.input_queued else {
             return;
         };
-        let switch = &mut input_queued.switches[switch as usize];
+        let switch = &mut input_queued.switches[number as usize];
         let waits = !switch.arrive(now, id, slot(own), output, can_start);
-        if waits && self.hooks.waiting || self.hooks.passing {
+        if (waits && self.hooks.waiting || self.hooks.passing) && self.marks(number) {
             self.on_enqueue(id, out, waits);
         }
         if !waits {
@@ -213,7 +213,7 @@ impl<S: Scheme> Run<'_, S> {
         if marks {
             self.packets[id].mark = ecn_core::tcd::Mark::Congestion;
         }
-        if self.hooks.leaving {
+        if self.hooks.leaving && self.marks(number) {
             self.switch.on_dequeue(&view, &mut self.packets[id], true);
         }
         self.record_mark(&view, mark, id);

@@ -2,7 +2,7 @@
 
 use super::Run;
 use crate::engine::Time;
-use crate::fabric::cc::{Scheme, Switch as _};
+use crate::fabric::cc::Scheme;
 use crate::fabric::failures::Lost;
 use crate::fabric::packet::Kind;
 use crate::fabric::switch::Classes;
@@ -133,8 +133,7 @@ impl<'a, S: Scheme> Run<'a, S> {
         while let Some((id, packet)) = self.ports.dequeue(number, &mut self.packets) {
             let from = (first + u32::from(packet.ingress), packet.class);
             let bytes = packet.bytes.into();
-            let view = self.queue_view(id, number);
-            self.switch.on_drop(&view);
+            self.on_drop(id, number);
             self.release(switch, from, bytes);
             self.lose(id, |lost| &mut lost.queued);
         }
