@@ -9,7 +9,7 @@ use ecn_units::{DurationText, Fraction, Rate, Size, keywords};
 use toml::{Table, Value};
 
 use super::auto::Auto;
-use super::cc::{self, tcd::PauseModel};
+use super::cc::{self, Scheme as _, tcd::PauseModel};
 use super::credit;
 use super::failures::{self, Failure};
 use super::links::{LinkOverride, byte_time, wire_time};
@@ -283,7 +283,7 @@ impl Scenario {
         let is_file = matches!(params.workload, Workload::File(_));
         let listed = is_file || params.workload == Workload::Flows;
         only(!poisson && !greedy && !listed && !fig1, &["flow_size"]);
-        only(params.scheme.is_of_switches(), &["mark_in"]);
+        only(params.scheme.is_in_switches(), &["mark_in"]);
         let pfc = params.flow_control == FlowControl::Pfc;
         only(pfc, &["headroom", "xon_gap"]);
         let cbfc = params.flow_control == FlowControl::Cbfc;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use ecn_sim::engine::{MS, Time};
-use ecn_sim::fabric::cc::Name;
+use ecn_sim::fabric::cc::{Name, Scheme as _};
 use ecn_sim::fabric::failures::Lost;
 use ecn_sim::fabric::measure::Finished;
 use ecn_sim::fabric::parameters::FlowControl;
@@ -604,7 +604,7 @@ fn only_switches_that_take_part_have_an_effect() {
     };
     let rated = |of: &Counts| of.finished.iter().map(|flow| flow.time).collect::<Vec<_>>();
     let mut controlled = 0;
-    for scheme in Name::ALL.iter().filter(|scheme| scheme.is_of_switches()) {
+    for scheme in Name::ALL.iter().filter(|scheme| scheme.is_in_switches()) {
         let scheme = scheme.name();
         let [first, second, both] =
             ["mark_in=s0", "mark_in=s1", "mark_in=s0,s1"].map(|setting| run(scheme, &[setting]));

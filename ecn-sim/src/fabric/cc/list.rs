@@ -65,11 +65,6 @@ macro_rules! schemes {
             /// The names of [`Self::ALL`].
             pub const NAMES: &[&str] = &["none", $($($text,)+)+];
 
-            /// Whether switches take part in it: TIMELY measures at hosts only.
-            pub const fn is_of_switches(self) -> bool {
-                !matches!(self, Self::None | Self::Timely(Timely { tcd: false }))
-            }
-
             /// The name in scenarios and reports.
             pub fn name(self) -> &'static str {
                 let at = Self::ALL.iter().position(|scheme| *scheme == self);
@@ -114,6 +109,13 @@ macro_rules! schemes {
 
             fn name(&self) -> &str {
                 Self::name(*self)
+            }
+
+            fn is_in_switches(&self) -> bool {
+                match self {
+                    Self::None => false,
+                    $(Self::$scheme(scheme) => scheme.is_in_switches(),)+
+                }
             }
 
             fn sender(&self, network: &Network) -> Result<Senders, ModelError> {

@@ -127,6 +127,11 @@ pub trait Scheme: Sync {
         path.rsplit("::").next().unwrap_or(path)
     }
 
+    /// Whether its switches mark packets or notify their sources.
+    fn is_in_switches(&self) -> bool {
+        true
+    }
+
     /// Creates the hosts' half; also used to check a scenario before its topology is built.
     ///
     /// # Errors

@@ -23,6 +23,10 @@ impl Scheme for Timely {
     type Sender = TimelyRules;
     type Switch = Either<(), tcd::Ports>;
 
+    fn is_in_switches(&self) -> bool {
+        self.tcd
+    }
+
     fn sender(&self, network: &Network) -> Result<TimelyRules, ModelError> {
         let params = &network.schemes.timely;
         params.rules(network.line, network.idle_rtt, self.tcd)
