@@ -11,7 +11,7 @@ use ecn_papers::{Figure, Lengths, Options, reproduce};
 const FAMILIES: [(&str, u32); 8] = [
     ("P", 29),
     ("R", 9),
-    ("B", 8),
+    ("B", 10),
     ("Q", 7),
     ("T", 12),
     ("I", 13),

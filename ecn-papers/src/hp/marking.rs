@@ -101,7 +101,7 @@ fn p8(b: &Bench<'_>, found: &mut Found) {
 fn order(b: &Bench<'_>, flows: u32) -> (bool, [Sample; 2]) {
     let cases = [Naive, Input].map(|scheme| Case::fig3(scheme).flows(flows));
     let [naive, input] = cases.each_ref().map(|case| b.runs.last(case, ratio));
-    let rise = input.less(&naive);
+    let rise = input.minus(&naive);
     // Runs without any difference count as one run.
     let holds = cases.iter().all(|case| b.marks(case))
         && rise.sd > 1e-9
@@ -132,7 +132,7 @@ fn p11(b: &Bench<'_>, found: &mut Found) {
     let [far_8, far_input] = schemes.map(|scheme| b.with_victim(scheme, inequality));
     let [ratio_8, ratio_input] = schemes.map(|scheme| b.with_victim(scheme, ratio));
     let marked = schemes.iter().all(|scheme| b.marks(&Case::fig3(*scheme)));
-    let difference = ratio_8.less(&ratio_input);
+    let difference = ratio_8.minus(&ratio_input);
     // Up to a buffer that does not fill before the threshold is exceeded.
     let fairer_at = (5..=9).filter(|&buffer| {
         let [eight, input] = schemes.map(|scheme| b.long(scheme, buffer, inequality));

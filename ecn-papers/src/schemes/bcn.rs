@@ -230,58 +230,120 @@ fn b6(bench: &Bench, found: &mut Found) -> Judged {
     Ok(())
 }
 
-/// Ten limiters and a queue of at most 100 frames, in steps of a frame on the link; notifications take ten. Mean of
-/// the queue over the last half of a second, bytes.
-fn control_loop(sign: i32) -> Result<f64, ReproduceError> {
-    const FRAME: u64 = 1_500;
-    const LIMIT: u64 = 100 * FRAME;
-    let gains = Gains {
-        min_bytes_per_s: LINE / 100,
-        ..Gains::defaults(LINE)
-    };
-    let policy =
-        Policy::new(&gains).map_err(|error| ModelError::new("bcn", LINE, error.to_string()))?;
-    let mut point = CongestionPoint::default();
-    let mut sources = [(Limiter::default(), 0_u64); 10];
-    let mut notifications: VecDeque<(u64, usize, Feedback)> = VecDeque::new();
-    let (mut queue, mut frames, mut sum) = (0_u64, 0_u64, 0_u64);
-    let steps = LINE / FRAME;
-    for step in 0..steps {
-        while let Some((due, to, feedback)) = notifications.front().copied()
-            && due <= step
-        {
-            sources[to].0.on_feedback(&policy, feedback);
-            notifications.pop_front();
+/// What a source of a [`Loop`] ignores if it is about a frame that was sent before the source's last decrease.
+#[derive(Clone, Copy)]
+enum Stamps {
+    Nothing,
+    Increases,
+    Decreases,
+}
+
+/// A source of a [`Loop`].
+#[derive(Clone, Copy, Default)]
+struct Source {
+    limiter: Limiter,
+    /// A frame takes [`LINE`].
+    credit: u64,
+    /// Step of its last decrease.
+    lowered: u64,
+}
+
+impl Source {
+    /// Handles a notification about a frame; `times`: now, and when it was sent.
+    fn on_notification(
+        &mut self,
+        policy: &Policy,
+        stamps: Stamps,
+        times: (u64, u64),
+        feedback: Feedback,
+    ) {
+        let (now, sent) = times;
+        let falls = feedback.value(policy.weight) < 0;
+        let ignored = match stamps {
+            Stamps::Nothing => false,
+            Stamps::Increases => !falls,
+            Stamps::Decreases => falls,
+        };
+        if ignored && sent < self.lowered {
+            return;
         }
-        queue = queue.saturating_sub(FRAME);
-        for (from, (limiter, sent)) in sources.iter_mut().enumerate() {
-            // A frame is LINE units.
-            *sent += limiter.rate().unwrap_or(LINE);
-            if *sent < LINE {
-                continue;
-            }
-            *sent -= LINE;
-            queue = (queue + FRAME).min(LIMIT);
-            frames += 1;
-            if frames.is_multiple_of(101) {
-                let tagged = limiter.rate().is_some();
-                let feedback = point.sample(policy.equilibrium_bytes, queue as u32, tagged);
-                if let Some(mut feedback) = feedback {
-                    feedback.offset_bytes *= sign;
-                    notifications.push_back((step + 10, from, feedback));
-                }
-            }
-        }
-        if step >= steps / 2 {
-            sum += queue;
+        self.limiter.on_feedback(policy, feedback);
+        if falls {
+            self.lowered = now;
         }
     }
-    Ok(sum as f64 / (steps - steps / 2) as f64)
+}
+
+/// A control loop: ten sources, one link and a queue of at most 100 frames.
+#[derive(Clone, Copy)]
+struct Loop {
+    /// Of Qoff as published; -1 is the wrong one.
+    sign: i32,
+    /// Time that a notification takes, in frames on the link.
+    delay: u64,
+    /// What sources use the time stamps of notifications for.
+    stamps: Stamps,
+}
+
+impl Loop {
+    /// Mean of the queue in the second half of a second, in steps of a frame on the link, over Qeq.
+    fn mean_queue(self) -> Result<f64, ReproduceError> {
+        const FRAME: u64 = 1_500;
+        const LIMIT: u64 = 100 * FRAME;
+        let gains = Gains {
+            min_bytes_per_s: LINE / 100,
+            ..Gains::defaults(LINE)
+        };
+        let policy =
+            Policy::new(&gains).map_err(|error| ModelError::new("bcn", LINE, error.to_string()))?;
+        let mut point = CongestionPoint::default();
+        let mut sources = [Source::default(); 10];
+        let mut notifications: VecDeque<(u64, usize, Feedback)> = VecDeque::new();
+        let (mut queue, mut frames, mut sum) = (0_u64, 0_u64, 0_u64);
+        let steps = LINE / FRAME;
+        for step in 0..steps {
+            while let Some((sent, to, feedback)) = notifications.front().copied()
+                && sent + self.delay <= step
+            {
+                notifications.pop_front();
+                sources[to].on_notification(&policy, self.stamps, (step, sent), feedback);
+            }
+            queue = queue.saturating_sub(FRAME);
+            for (from, source) in sources.iter_mut().enumerate() {
+                source.credit += source.limiter.rate().unwrap_or(LINE);
+                if source.credit < LINE {
+                    continue;
+                }
+                source.credit -= LINE;
+                queue = (queue + FRAME).min(LIMIT);
+                frames += 1;
+                if frames.is_multiple_of(101) {
+                    let tagged = source.limiter.rate().is_some();
+                    let feedback = point.sample(policy.equilibrium_bytes, queue as u32, tagged);
+                    if let Some(mut feedback) = feedback {
+                        feedback.offset_bytes *= self.sign;
+                        notifications.push_back((step, from, feedback));
+                    }
+                }
+            }
+            if step >= steps / 2 {
+                sum += queue;
+            }
+        }
+        Ok(sum as f64 / (steps - steps / 2) as f64 / QEQ)
+    }
 }
 
 fn b7(_: &Bench, found: &mut Found) -> Judged {
-    let right = control_loop(1)? / QEQ;
-    let wrong = control_loop(-1)? / QEQ;
+    let queue = |sign| {
+        let near = Loop {
+            sign,
+            delay: 10,
+            stamps: Stamps::Nothing,
+        };
+        near.mean_queue()
+    };
+    let (right, wrong) = (queue(1)?, queue(-1)?);
     let limit = 150_000.0 / QEQ;
     found.require((0.5..1.5).contains(&right) && wrong > 0.9 * limit);
     found.value("mean queue / Qeq, Qoff = Qeq - q", right);
@@ -315,6 +377,49 @@ fn b8(bench: &Bench, found: &mut Found) -> Judged {
             found.sample("flow from that switch", &over(&runs, first));
             found.sample("flow from the next", &over(&runs, second));
         }
+    }
+    Ok(())
+}
+
+/// Host 0 sends to a host to which two others send, and to an idle one.
+fn b9(bench: &Bench, found: &mut Found) -> Judged {
+    let runs = |scheme: &str| -> Result<Vec<Settled>, ReproduceError> {
+        let settings = format!("hosts=5 payload=1438 link_rate=10gbit limit=300ms {scheme}");
+        let flows = [(0, 3), (1, 3), (2, 3), (0, 4)].map(|(from, to)| flow(0, from, to, ENDLESS));
+        bench.settled(&one_switch(&settings, flows)?, 100 * MS, 4)
+    };
+    let [congested, victim] = [0, 3].map(|flow| move |run: &Settled| run.rates[flow] / BOTTLENECK);
+    let without = runs("scheme=none")?;
+    let flows = runs(SCHEME)?;
+    let priorities = runs(&format!("{SCHEME} bcn.sharing=priority"))?;
+    let before = lowest(&without, victim);
+    found.require(lowest(&flows, victim) > 1.5 * before);
+    found.require(highest(&priorities, victim) < before);
+    found.require(highest(&priorities, |run| victim(run) / congested(run)) < 1.01);
+    found.sample("victim, PFC only", &over(&without, victim));
+    found.sample("a limiter per flow", &over(&flows, victim));
+    found.sample("a limiter per priority", &over(&priorities, victim));
+    let name = "flow through the congestion point, a limiter per priority";
+    found.sample(name, &over(&priorities, congested));
+    Ok(())
+}
+
+fn b10(_: &Bench, found: &mut Found) -> Judged {
+    for (delay, time) in [(1_000, "1.2 ms"), (3_000, "3.6 ms")] {
+        let queue = |stamps| {
+            let far = Loop {
+                sign: 1,
+                delay,
+                stamps,
+            };
+            far.mean_queue()
+        };
+        let without = queue(Stamps::Nothing)?;
+        let (increases, decreases) = (queue(Stamps::Increases)?, queue(Stamps::Decreases)?);
+        found.require((increases - 1.0).abs() < 0.5 * (without - 1.0) && decreases > without);
+        found.value(format!("mean queue / Qeq, delay of {time}"), without);
+        found.value("increases ignored", increases);
+        found.value("decreases ignored", decreases);
     }
     Ok(())
 }
@@ -375,6 +480,20 @@ pub(super) const CLAIMS: &[Claim] = &[
         published: "BCN in some switches only: they limit what passes them and spreads the congestion of others",
         band: "in each of three switches and in all: a victim gets more than twice its share with PFC only, in each run; in the first only: the flow from it less than half of the flow from the next, which passes no such switch",
         judge: b8,
+    },
+    Claim {
+        id: "B9",
+        kind: Kind::Derived,
+        published: "BCN: limiters in edge bridges, which can pause a station by priority only, limit flows that pass no congestion point, too",
+        band: "such a flow of a station with a limiter per flow: more than 1.5 times its rate with PFC only; with one per priority: less than that, and at most 1 % more than the flow through the congestion point; in each run",
+        judge: b9,
+    },
+    Claim {
+        id: "B10",
+        kind: Kind::Derived,
+        published: "BCN: with time stamps, sources that ignore increases from before their last decrease keep the queue nearer to Qeq over long delays",
+        band: "mean queue less than half as far from Qeq; with such decreases ignored instead: a longer queue than without time stamps",
+        judge: b10,
     },
 ];
 
