@@ -554,6 +554,15 @@ struct Measured {
     samples: Vec<Sample>,
 }
 
+/// Time until the next multiple of [`SAMPLE`] that is at least half of it away: after a late sample, rates over a shorter
+/// interval would be those of a few packets.
+fn until_sample(elapsed: Duration) -> Duration {
+    let interval = SAMPLE.as_nanos() as u64;
+    let elapsed = elapsed.as_nanos() as u64;
+    let next = (elapsed + interval / 2) / interval + 1;
+    Duration::from_nanos(next * interval - elapsed)
+}
+
 impl Meter<'_> {
     /// Samples a phase until its end.
     fn measure(
@@ -570,12 +579,8 @@ impl Meter<'_> {
         let mut first: Option<(Snapshot, Totals)> = None;
         let mut queue: Option<QueueMeter> = None;
         let mut round_trips: Option<RttMeter> = None;
-        let mut tick = 0u32;
         while began.elapsed() < end {
-            tick += 1;
-            if let Some(wait) = (SAMPLE * tick).checked_sub(began.elapsed()) {
-                thread::sleep(wait);
-            }
+            thread::sleep(until_sample(began.elapsed()));
             if stop.load(Ordering::Relaxed) {
                 return Err(Error::Stopped);
             }
@@ -663,6 +668,28 @@ impl Meter<'_> {
             tcp_resets: Some(tcp.resets),
             checksum_errors: Some(tcp.checksum_errors),
             samples,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Samples are at multiples of the interval, and at least half of it apart.
+    #[test]
+    fn a_late_sample_is_not_followed_by_a_burst() {
+        for (elapsed, next) in [
+            (0, 100),
+            (101, 200),
+            (140, 200),
+            (160, 300),
+            (440, 500),
+            (460, 600),
+        ] {
+            let elapsed = Duration::from_millis(elapsed);
+            let at = elapsed + until_sample(elapsed);
+            assert_eq!(at, Duration::from_millis(next));
         }
     }
 }
