@@ -177,6 +177,18 @@ impl Process {
         Held::by(self.0.id())
     }
 
+    /// Its resources when files and BPF objects no longer change: without those that it or the kernel releases late.
+    pub fn settled(&self, patience: Duration) -> Held {
+        std::thread::sleep(Duration::from_millis(1_500));
+        let mut held = self.held();
+        eventually(patience, || {
+            let before = std::mem::replace(&mut held, self.held());
+            std::thread::sleep(Duration::from_millis(100));
+            before.files == held.files && before.objects == held.objects
+        });
+        held
+    }
+
     /// Its process ID.
     pub fn id(&self) -> u32 {
         self.0.id()

@@ -277,7 +277,7 @@ fn containers_churn_under_load() {
         log()
     );
     let maps = maps();
-    let before = agent.held();
+    let before = agent.settled(SOON);
     let load = Repeated::start(move || {
         loader.send(at, 1000);
     });
@@ -307,7 +307,7 @@ fn containers_churn_under_load() {
     }
     pods.iter().for_each(came);
     drop(load);
-    let after = agent.held();
+    let after = agent.settled(SOON);
     note(&format!(
         "{PODS} containers: {before:?} -> {after:?}, slowest {slowest:?}"
     ));

@@ -130,15 +130,8 @@ fn a_removed_namespace_is_dropped_and_a_new_one_is_adopted() {
         // No process receives there, and at times there is no namespace.
         let _ = socket.send_to(&[7; 1000], "10.77.0.101:7003");
     });
-    // Excludes what the kernel releases late, and what the agent releases once a second.
     let settled = || {
-        std::thread::sleep(Duration::from_millis(1_500));
-        let mut held = agent.held();
-        eventually(SOON, || {
-            let before = std::mem::replace(&mut held, agent.held());
-            std::thread::sleep(Duration::from_millis(100));
-            before.files == held.files && before.objects == held.objects
-        });
+        let held = agent.settled(SOON);
         let pins = pins();
         let qdiscs = lab.nl.qdiscs().expect("qdiscs").len();
         (held, pins, qdiscs)

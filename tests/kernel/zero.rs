@@ -24,8 +24,13 @@ fn overload(lab: &Lab) -> Vec<Stream> {
 }
 
 fn start(lab: &Lab) -> Running {
+    start_at(lab, 6_250_000, 100)
+}
+
+/// The agent, at a port of host 3 with this rate and queue.
+fn start_at(lab: &Lab, bytes_per_s: u64, packets: u32) -> Running {
     lab.no_flood(3);
-    lab.limit(3, 6_250_000, 100);
+    lab.limit(3, bytes_per_s, packets);
     let mut config = running::config(lab, Marking::InputOutput);
     // The queue must drop, not the hook before it.
     config.bridges[0].unmarkable = Unmarkable::Pass;
@@ -123,9 +128,9 @@ fn after_the_queue_was_replaced() {
 fn after_a_queue_that_nothing_left_was_purged() {
     kernel_test!();
     let lab = Lab::new(4);
-    let running = start(&lab);
-    // One packet in four seconds: only the agent's sweep can notice.
-    lab.limit(3, 100, 50);
+    // One packet in four seconds: only the agent's sweep can notice. Packets that are queued before the agent attaches are
+    // not counted.
+    let running = start_at(&lab, 100, 50);
     let mut streams = overload(&lab);
     let full = || running.port(&lab.hosts[3].port).cnt1 >= 49;
     assert!(eventually(s(5), full), "{:?}", running.waiting());
