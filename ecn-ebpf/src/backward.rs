@@ -260,7 +260,7 @@ fn make(p: &Packet) -> Option<()> {
         ecn: packet::NOT_ECT,
         len: len as u8,
     };
-    let at = reply.turn(p, &ip, &key)?;
+    let at = reply.reverse(p, &ip, &key)?;
     let whole = store(&p.ctx, at, &m.to_bytes(), 0)
         && (!m.signed || store(&p.ctx, at + backward::LEN as u32, &tag.to_be_bytes(), 0));
     whole.then_some(())
@@ -363,7 +363,7 @@ pub const UNKNOWN: u32 = u32::MAX;
 #[classifier]
 #[inline(always)]
 pub fn ecn_flow_msg(ctx: TcContext) -> i32 {
-    match come_back(&Packet::new(ctx)) {
+    match on_message(&Packet::new(ctx)) {
         Some(what) => {
             count(what, 1);
             SHOT
@@ -375,7 +375,7 @@ pub fn ecn_flow_msg(ctx: TcContext) -> i32 {
 /// Validates a message and tail-calls the response. Returns only if the message is refused or the endpoint is
 /// unknown.
 #[inline(always)]
-fn come_back(p: &Packet) -> Option<Count> {
+fn on_message(p: &Packet) -> Option<Count> {
     let [number, ..] = field!(&p.ctx, cb);
     let endpoint = ECN_ENDPOINT.get(number)?;
     let work = ECN_WORK.get_ptr_mut(0)?;

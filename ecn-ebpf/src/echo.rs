@@ -47,7 +47,7 @@ pub fn write_echo(p: &Packet, c: &Classified, key: &Key, policy: &echo::Policy) 
         ecn,
         len: len as u8,
     };
-    let at = reply.turn(p, &c.ip, key)?;
+    let at = reply.reverse(p, &c.ip, key)?;
     let written = store(&p.ctx, at, &e.to_bytes(), 0)
         && (!e.signed || store(&p.ctx, at + echo::LEN as u32, &tag.to_be_bytes(), 0));
     written.then_some(())

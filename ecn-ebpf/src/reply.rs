@@ -24,7 +24,7 @@ impl Reply {
     /// Truncates a packet of the flow `key` to its headers and reverses these. Returns the offset at which to write
     /// the payload of the reply.
     #[inline(always)]
-    pub fn turn(&self, p: &Packet, ip: &Ip, key: &Key) -> Option<u32> {
+    pub fn reverse(&self, p: &Packet, ip: &Ip, key: &Key) -> Option<u32> {
         let macs = load::<ETHERNET>(&p.ctx, 0)?;
         let mut swapped = [0u8; 12];
         swapped[..6].copy_from_slice(&macs[6..12]);

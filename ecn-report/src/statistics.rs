@@ -29,7 +29,7 @@ impl Sample {
     }
 
     /// The difference between one run of each sample.
-    pub fn less(&self, other: &Self) -> Self {
+    pub fn minus(&self, other: &Self) -> Self {
         Self {
             mean: self.mean - other.mean,
             sd: self.sd.hypot(other.sd),
@@ -61,7 +61,7 @@ impl Sample {
 
     /// Whether the mean exceeds another significantly: by more than two standard errors of the difference.
     pub fn is_above(&self, other: &Self) -> bool {
-        let difference = self.less(other);
+        let difference = self.minus(other);
         difference.mean > difference.error()
     }
 }

@@ -179,7 +179,7 @@ pub(crate) fn run(
         Response::Table(_) => Function::None,
     };
     let devices = devices(network, model, options.seed);
-    let link = |flow: &crate::network::Way| {
+    let link = |flow: &crate::network::FlowPath| {
         let first = network.hops[flow.hops.start as usize].channel as usize;
         network.channels[first].rate.bytes_per_s()
     };
@@ -188,8 +188,8 @@ pub(crate) fn run(
         .flows
         .iter()
         .enumerate()
-        .map(|(way, flow)| Kind {
-            way: way as u32,
+        .map(|(path, flow)| Kind {
+            path: path as u32,
             controlled: flow.controlled,
             device: network.hops[flow.hops.start as usize].channel,
             ipd,
@@ -198,8 +198,8 @@ pub(crate) fn run(
         })
         .collect();
     let source = |kind: &Kind| {
-        let flow = &network.flows[kind.way as usize];
-        let seed = options.seed ^ (u64::from(kind.way) + 1) << 44;
+        let flow = &network.flows[kind.path as usize];
+        let seed = options.seed ^ (u64::from(kind.path) + 1) << 44;
         let delay = ps(model.timer_delay) as f64;
         Source::new(flow.traffic, flow.arrivals, flow.packet_bytes, delay, seed)
     };
@@ -367,8 +367,8 @@ impl Simulation<'_> {
 
     /// The device of the flow's host.
     fn first_channel(&self, flow: u32) -> u32 {
-        let way = self.senders[flow as usize].way;
-        let first = self.network.flows[way as usize].hops.start;
+        let path = self.senders[flow as usize].path;
+        let first = self.network.flows[path as usize].hops.start;
         self.network.hops[first as usize].channel
     }
 
@@ -408,16 +408,16 @@ impl Simulation<'_> {
     fn open(
         &mut self,
         now: Time,
-        way: u32,
+        path: u32,
         channel: u32,
         packets: u64,
     ) -> Result<(), SimulationError> {
-        let algorithm = match self.network.flows[way as usize].traffic {
+        let algorithm = match self.network.flows[path as usize].traffic {
             Traffic::Tcp(algorithm) => algorithm,
             Traffic::Greedy | Traffic::Constant(_) => Algorithm::Cubic,
         };
         let source = Source::Tcp(Box::new(Tcp::new(algorithm, packets)));
-        let mut sender = Sender::new(self.kinds[way as usize], source, now);
+        let mut sender = Sender::new(self.kinds[path as usize], source, now);
         sender.active = true;
         let forgotten = |(since, _): &mut (Time, u32)| *since + FORGOTTEN <= now;
         let flow = match self.finished.pop_front_if(forgotten) {
@@ -442,7 +442,7 @@ impl Simulation<'_> {
             return Ok(());
         };
         tcp.on_ack(now, number);
-        let (done, began, way) = (tcp.is_done(), sender.began, sender.way);
+        let (done, began, path) = (tcp.is_done(), sender.began, sender.path);
         let channel = self.first_channel(flow);
         if !done {
             return self.dequeue(now, channel);
@@ -459,7 +459,7 @@ impl Simulation<'_> {
                     device.turn = 0;
                 }
             }
-            let class = self.network.flows[way as usize].class as usize;
+            let class = self.network.flows[path as usize].class as usize;
             for ((from, to), _, completions) in &mut self.timed {
                 if (*from..*to).contains(&now) {
                     completions[class].record(now - began);
@@ -538,9 +538,9 @@ impl Simulation<'_> {
     /// A source sends a packet of a flow.
     fn send(&mut self, now: Time, channel: u32, flow: u32) -> Result<(), SimulationError> {
         let sender = &mut self.senders[flow as usize];
-        let way = sender.way as usize;
+        let path = sender.path as usize;
         let (number, made) = sender.send(now);
-        self.sent_packets[way] += 1;
+        self.sent_packets[path] += 1;
         let armed = match &sender.source {
             Source::Tcp(tcp) => sender.timer.is_some_and(|timer| timer <= tcp.deadline),
             _ => true,
@@ -548,7 +548,7 @@ impl Simulation<'_> {
         if !armed {
             self.arm(now, flow);
         }
-        let first = self.network.flows[way].hops.start;
+        let first = self.network.flows[path].hops.start;
         let packet = Packet {
             flow,
             hop: first,
@@ -562,8 +562,8 @@ impl Simulation<'_> {
         let device = &mut self.devices[channel as usize];
         device.turn = (device.turn + 1) % device.flows.len();
         let transmission = self.network.hops[first as usize].transmission;
-        device.bucket.pay(now, transmission, transmission);
-        self.hand_over(now, packet);
+        device.bucket.charge(now, transmission, transmission);
+        self.transmit(now, packet);
         let echoes = self.feedback.is_echoed();
         let sender = &mut self.senders[flow as usize];
         if self.feedback.is_backward() && sender.controlled && sender.is_due(echoes, now) {
@@ -572,7 +572,7 @@ impl Simulation<'_> {
                 ..Report::default()
             };
             let update = if sender.reacts() {
-                let policy = &self.reactions[sender.way as usize];
+                let policy = &self.reactions[sender.path as usize];
                 sender.on_notification(policy, flow, &clock, now)
             } else {
                 let host = Host {
@@ -634,8 +634,8 @@ impl Simulation<'_> {
             }),
             ..packet
         };
-        let way = &self.network.flows[self.senders[packet.flow as usize].way as usize];
-        let hops = way.hops.start..packet.hop;
+        let path = &self.network.flows[self.senders[packet.flow as usize].path as usize];
+        let hops = path.hops.start..packet.hop;
         let takes = self.network.back(hops);
         let message = self.packets.insert(message)?;
         self.scheduler.at(now + takes, Event::Arrive(message));
@@ -656,8 +656,8 @@ impl Simulation<'_> {
         let burst = transmission.max(self.burst);
         self.devices[channel as usize]
             .bucket
-            .pay(now, transmission, burst);
-        self.hand_over(now, number);
+            .charge(now, transmission, burst);
+        self.transmit(now, number);
     }
 
     fn mark(&mut self, now: Time, number: u32) {
@@ -665,20 +665,20 @@ impl Simulation<'_> {
         if !packet.marked {
             packet.marked = true;
             let sender = &mut self.senders[packet.flow as usize];
-            self.marked_packets[sender.way as usize] += 1;
+            self.marked_packets[sender.path as usize] += 1;
             sender.marked.get_or_insert(now);
         }
     }
 
     /// Sends a packet towards the end of its channel.
-    fn hand_over(&mut self, now: Time, number: u32) {
+    fn transmit(&mut self, now: Time, number: u32) {
         let Packet {
             flow, hop, made, ..
         } = self.packets[number];
-        let flow = self.senders[flow as usize].way;
-        let way = &self.network.flows[flow as usize];
+        let flow = self.senders[flow as usize].path;
+        let path = &self.network.flows[flow as usize];
         let hop = self.network.hops[hop as usize];
-        self.devices[hop.channel as usize].bytes += u64::from(way.packet_bytes);
+        self.devices[hop.channel as usize].bytes += u64::from(path.packet_bytes);
         self.packet_hops += 1;
         let last = self.network.channels[hop.channel as usize]
             .receiver
@@ -687,11 +687,11 @@ impl Simulation<'_> {
             self.flow_packets[flow as usize] += 1;
             for ((from, to), delays, _) in &mut self.timed {
                 if (*from..*to).contains(&now) {
-                    delays[way.class as usize].record(now - made);
+                    delays[path.class as usize].record(now - made);
                 }
             }
         }
-        let takes = if last { way.to_ack } else { hop.to_forward };
+        let takes = if last { path.to_ack } else { hop.to_forward };
         self.scheduler.at(now + takes, Event::Arrive(number));
     }
 
@@ -714,7 +714,7 @@ impl Simulation<'_> {
                     };
                     sender.on_report(host, flow, &message, echoes, now)
                 } else {
-                    let policy = &self.reactions[sender.way as usize];
+                    let policy = &self.reactions[sender.path as usize];
                     sender.on_notification(policy, flow, &message, now)
                 };
                 self.notify_agent(now, update);
@@ -740,15 +740,15 @@ impl Simulation<'_> {
         self.look(now, next, bridge, output);
         // Packets of hosts without the agent are not ECN-capable, but messages can be sent about any packet.
         let markable = self.bridges[bridge as usize].is_markable(self.senders[flow].controlled);
-        let way = &self.network.flows[self.senders[flow].way as usize];
-        let host = self.network.hops[way.hops.start as usize].channel;
+        let path = &self.network.flows[self.senders[flow].path as usize];
+        let host = self.network.hops[path.hops.start as usize].channel;
         let arrival = vqueue::PacketMeta {
             input,
             output,
             markable,
-            droppable: way.packet_bytes > SMALL_BYTES,
+            droppable: path.packet_bytes > SMALL_BYTES,
             packets: 1,
-            bytes: way.packet_bytes,
+            bytes: path.packet_bytes,
             source: packet::source(&[host + 1, 0, 0, 0]),
             now_ns: now / NS,
             ns_per_byte: 0,
@@ -779,7 +779,7 @@ impl Simulation<'_> {
             }
             Arrival::Dropped { .. } => {
                 self.devices[next as usize].dropped += 1;
-                self.dropped_packets[self.senders[flow].way as usize] += 1;
+                self.dropped_packets[self.senders[flow].path as usize] += 1;
                 self.packets.remove(number);
                 Ok(())
             }
@@ -788,9 +788,9 @@ impl Simulation<'_> {
 
     fn echo(&mut self, now: Time, flow: u32, marked: bool) {
         let sender = &mut self.senders[flow as usize];
-        let hops = self.network.flows[sender.way as usize].hops.clone();
+        let hops = self.network.flows[sender.path as usize].hops.clone();
         // Through the ports that the data passed, in reverse.
-        let way_back = || {
+        let return_path = || {
             let hops = &self.network.hops[hops.start as usize..hops.end as usize];
             hops.iter().rev().fold(packet::ECT_0, |ecn, hop| {
                 match self.network.channels[hop.channel as usize].sender {
@@ -806,7 +806,7 @@ impl Simulation<'_> {
             policy: &self.response,
             siblings: &mut self.siblings[sender.device as usize],
         };
-        let update = sender.deliver(host, &self.echo, flow, marked, way_back, now);
+        let update = sender.deliver(host, &self.echo, flow, marked, return_path, now);
         self.notify_agent(now, update);
     }
 
@@ -875,7 +875,7 @@ impl Simulation<'_> {
         let mut by_flow = vec![0u64; self.network.flows.len()];
         let queues = self.bridges.iter().flat_map(|bridge| &bridge.queues);
         for queued in queues.flatten() {
-            by_flow[self.senders[self.packets[queued.packet].flow as usize].way as usize] += 1;
+            by_flow[self.senders[self.packets[queued.packet].flow as usize].path as usize] += 1;
         }
         while let Some(event) = self.scheduler.pop() {
             let Event::Arrive(packet) = event else {
@@ -888,8 +888,8 @@ impl Simulation<'_> {
                 continue;
             }
             let channel = self.network.hops[hop as usize].channel as usize;
-            let way = self.senders[flow as usize].way as usize;
-            by_flow[way] += u64::from(self.network.channels[channel].receiver.is_some());
+            let path = self.senders[flow as usize].path as usize;
+            by_flow[path] += u64::from(self.network.channels[channel].receiver.is_some());
         }
         by_flow
     }

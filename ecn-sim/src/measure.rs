@@ -136,17 +136,18 @@ pub struct Record {
 impl Snapshot {
     /// Counts since an earlier snapshot; waiting packets are the current ones.
     pub fn since(&self, earlier: &Self) -> Self {
-        let less = |now: &[u64], then: &[u64]| now.iter().zip(then).map(|(a, b)| a - b).collect();
+        let difference =
+            |now: &[u64], then: &[u64]| now.iter().zip(then).map(|(a, b)| a - b).collect();
         Self {
-            channel_bytes: less(&self.channel_bytes, &earlier.channel_bytes),
-            flow_packets: less(&self.flow_packets, &earlier.flow_packets),
-            flow_marked: less(&self.flow_marked, &earlier.flow_marked),
+            channel_bytes: difference(&self.channel_bytes, &earlier.channel_bytes),
+            flow_packets: difference(&self.flow_packets, &earlier.flow_packets),
+            flow_marked: difference(&self.flow_marked, &earlier.flow_marked),
             line_packets: self.line_packets.clone(),
-            dropped: less(&self.dropped, &earlier.dropped),
-            waited_ns: less(&self.waited_ns, &earlier.waited_ns),
+            dropped: difference(&self.dropped, &earlier.dropped),
+            waited_ns: difference(&self.waited_ns, &earlier.waited_ns),
             queue_peaks: self.queue_peaks.clone(),
-            flow_dropped: less(&self.flow_dropped, &earlier.flow_dropped),
-            host_dropped: less(&self.host_dropped, &earlier.host_dropped),
+            flow_dropped: difference(&self.flow_dropped, &earlier.flow_dropped),
+            host_dropped: difference(&self.host_dropped, &earlier.host_dropped),
             messages: self.messages - earlier.messages,
         }
     }

@@ -90,7 +90,7 @@ pub enum NetworkError {
     #[error("the link `{0}` ends where it begins")]
     Loop(String),
     /// No path for a flow.
-    #[error("the topology is not connected: no way from `{from}` to `{to}`")]
+    #[error("the topology is not connected: no path from `{from}` to `{to}`")]
     NotConnected {
         /// The flow's sender.
         from: String,
@@ -153,11 +153,11 @@ pub struct Hop {
     pub to_forward: Time,
     /// Size of the flow's packets, bytes.
     pub packet_bytes: u32,
-    /// The way through the switch that sends on the channel; `None` if that is a host.
+    /// The path through the switch that sends on the channel; `None` if that is a host.
     pub through: Option<Crossing>,
 }
 
-/// A packet's way through a switch.
+/// A packet's path through a switch.
 #[derive(Clone, Copy, Debug)]
 pub struct Crossing {
     /// Index of the switch.
@@ -170,7 +170,7 @@ pub struct Crossing {
 
 /// A flow's path and times.
 #[derive(Clone, Debug)]
-pub struct Way {
+pub struct FlowPath {
     /// Range of its hops in [`Network::hops`].
     pub hops: std::ops::Range<u32>,
     /// From the start of the transmission on the last hop until the ACK reaches the source.
@@ -211,7 +211,7 @@ pub struct Network {
     /// The paths of all flows, one after the other.
     pub hops: Vec<Hop>,
     /// The flows.
-    pub flows: Vec<Way>,
+    pub flows: Vec<FlowPath>,
     /// Names of the classes, in the order of their first flow.
     pub classes: Vec<String>,
     /// Delay of a switch to forward a packet, and of a host to answer one.
@@ -399,14 +399,14 @@ impl Network {
                     to: flow.to.clone(),
                 });
             }
-            let way = shortest(&leaving, switches.len(), from, to).ok_or_else(|| {
+            let path = shortest(&leaving, switches.len(), from, to).ok_or_else(|| {
                 NetworkError::NotConnected {
                     from: flow.from.clone(),
                     to: flow.to.clone(),
                 }
             })?;
             let host = (from - switches.len()) as u32;
-            network.add_flow(flow, host, &way, model)?;
+            network.add_flow(flow, host, &path, model)?;
         }
         Ok(network)
     }
@@ -415,14 +415,14 @@ impl Network {
         &mut self,
         flow: &FlowSpec,
         host: u32,
-        way: &[u32],
+        path: &[u32],
         model: &Model,
     ) -> Result<(), NetworkError> {
         const LONGEST: Time = 10_000_000_000_000;
         let handed_over = model.switch == SwitchKind::Output;
         let first = self.hops.len() as u32;
         let forwarding = self.forwarding;
-        for (step, &channel) in way.iter().enumerate() {
+        for (step, &channel) in path.iter().enumerate() {
             let of = |channel: u32| &self.channels[channel as usize];
             let here = of(channel);
             let on_wire = transmission(flow.packet_bytes, here.rate);
@@ -441,7 +441,7 @@ impl Network {
                 });
             }
             // A faster output must not run dry: it starts later by the difference in transmission times.
-            let needed = match (model.forwarding, way.get(step + 1)) {
+            let needed = match (model.forwarding, path.get(step + 1)) {
                 // Devices hand over whole packets at once; HTB spaces them.
                 _ if handed_over => 0,
                 (Forwarding::StoreAndForward, _) => on_wire,
@@ -450,7 +450,7 @@ impl Network {
                 }
                 (Forwarding::CutThrough, None) => 0,
             };
-            let before = step.checked_sub(1).and_then(|step| of(way[step]).receiver);
+            let before = step.checked_sub(1).and_then(|step| of(path[step]).receiver);
             let through = here.sender.zip(before);
             let hop = Hop {
                 channel,
@@ -467,7 +467,7 @@ impl Network {
         }
         let mut back = self.back(first..self.hops.len() as u32);
         // ACKs cut through, too: their transmission time counts once, on the slowest link.
-        let slowest = way
+        let slowest = path
             .iter()
             .map(|&channel| self.channels[channel as usize].rate)
             .min();
@@ -488,7 +488,7 @@ impl Network {
         let stop = flow
             .stop
             .map_or(Time::MAX, |stop| stop.as_nanos().saturating_mul(NS));
-        self.flows.push(Way {
+        self.flows.push(FlowPath {
             hops: first..self.hops.len() as u32,
             to_ack: arrival + back,
             active: start..stop,
@@ -561,13 +561,13 @@ fn shortest(
             }
         }
     }
-    let mut way = Vec::new();
+    let mut path = Vec::new();
     let mut at = to;
     while at != from {
         let (before, channel) = came[at]?;
-        way.push(channel);
+        path.push(channel);
         at = before;
     }
-    way.reverse();
-    Some(way)
+    path.reverse();
+    Some(path)
 }

@@ -432,19 +432,19 @@ impl<Q: Queue> Simulation<'_, Q> {
         }
         let hop = &self.network.hops[packet.hop as usize];
         self.start(now, next.packet, hop);
-        self.let_go(now, switch, next.input, output);
+        self.dispatch_held_up(now, switch, next.input, output);
     }
 
     /// Dispatches the outputs with packets that were held up by the packet that has left `input` through `output`.
     #[inline(always)]
-    fn let_go(&mut self, now: Time, switch: u32, input: u8, output: u8) {
+    fn dispatch_held_up(&mut self, now: Time, switch: u32, input: u8, output: u8) {
         if !self.switches[switch as usize].is_plain() {
-            self.let_go_held_up(now, switch, input, output);
+            self.dispatch_blocked(now, switch, input, output);
         }
     }
 
     #[cold]
-    fn let_go_held_up(&mut self, now: Time, switch: u32, input: u8, output: u8) {
+    fn dispatch_blocked(&mut self, now: Time, switch: u32, input: u8, output: u8) {
         for output in self.switches[switch as usize].held_up(input, output) {
             let other = self.network.sending[switch as usize][output as usize];
             self.dispatch(now, other);
@@ -526,7 +526,7 @@ impl<Q: Queue> Simulation<'_, Q> {
         };
         let input = self.switches[switch as usize].leave(output);
         self.dispatch_output(now, channel, switch, output);
-        self.let_go(now, switch, input, output);
+        self.dispatch_held_up(now, switch, input, output);
         if !self.free_at_head {
             self.free_slot(now, switch, input);
         }

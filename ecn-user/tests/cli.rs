@@ -206,7 +206,7 @@ fn doctor_prints_one_document_and_leaves_nothing() {
 }
 
 #[test]
-fn clean_has_nothing_to_remove_where_nothing_is() {
+fn clean_without_leftovers_does_nothing() {
     let Some(output) = run_alone("$ECN clean && $ECN clean -j") else {
         return;
     };
@@ -242,7 +242,7 @@ fn clean_removes_what_was_left_and_says_so() {
 }
 
 #[test]
-fn clean_refuses_while_somebody_works() {
+fn clean_refuses_while_an_agent_runs() {
     let held = "mkdir -p /run/ecn; flock --close /run/ecn/lock sleep 30 >&- & sleep 0.3; ";
     let Some(output) = run_alone(&format!("{held} $ECN clean; echo $?; $ECN clean --force")) else {
         return;

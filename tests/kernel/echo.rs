@@ -356,7 +356,7 @@ fn coalesced() {
 /// Frames that a bridge floods also reach other hosts: an echo from one of those would make the bridge learn a wrong
 /// port for the receiver.
 #[test]
-fn a_bystander_sends_no_echo() {
+fn flooded_copies_are_not_echoed() {
     kernel_test!();
     const N: u64 = 100;
     let lab = Lab::new(2);

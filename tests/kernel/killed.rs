@@ -171,7 +171,7 @@ fn a_second_agent_is_refused() {
 
 /// Super-packets are limited while a flow is, and restored when the agent exits.
 #[test]
-fn super_packets_are_given_back() {
+fn super_packet_sizes_are_restored() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     let (lab, folder) = (Lab::with_super_packets(2), Folder::new());

@@ -40,7 +40,7 @@ macro_rules! needs_sockets {
 }
 
 #[test]
-fn a_tcp_socket_gets_its_rate_and_is_let_go() {
+fn a_tcp_socket_gets_its_rate_and_is_released() {
     kernel_test!();
     needs_sockets!();
     let lab = Lab::new(2);

@@ -181,7 +181,7 @@ fn a_dumb_terminal_gets_lines() {
 }
 
 #[test]
-fn it_ends_with_its_terminal() {
+fn top_ends_with_its_terminal() {
     kernel_test!();
     let ecn = ecn_or_skip!();
     tmux_or_skip!();

@@ -122,7 +122,7 @@ fn idle(running: &Running, queue_rate: u64) {
 
 /// Without control: as many packets wait as fit, and all have left afterwards.
 #[test]
-fn overload_does_not_pile_up() {
+fn overload_does_not_accumulate() {
     kernel_test!();
     let lab = Lab::new(3);
     // When emulated, senders are slower.

@@ -139,7 +139,7 @@ fn broken_links() -> Result<Vec<String>> {
     let mut broken = Vec::new();
     for (path, page) in &pages {
         for link in page.links.iter().filter(|link| !is_external(link)) {
-            if !leads_somewhere(&pages, path, link) {
+            if !is_resolved(&pages, path, link) {
                 broken.push(format!("{}: {link}", path.display()));
             }
         }
@@ -155,7 +155,7 @@ fn broken_links() -> Result<Vec<String>> {
                 .map(|link| link.replacen(".md", ".html", 1));
             let exists = match in_book {
                 Some(link) if link.contains(".html") && !link.starts_with("SUMMARY") => {
-                    leads_somewhere(&pages, &book().join("README.html"), &link)
+                    is_resolved(&pages, &book().join("README.html"), &link)
                 }
                 _ => root()
                     .join(link.split('#').next().unwrap_or_default())
@@ -170,7 +170,7 @@ fn broken_links() -> Result<Vec<String>> {
 }
 
 /// Whether the target of a page's link exists.
-fn leads_somewhere(pages: &BTreeMap<PathBuf, Html>, from: &Path, link: &str) -> bool {
+fn is_resolved(pages: &BTreeMap<PathBuf, Html>, from: &Path, link: &str) -> bool {
     let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
     let path = if file.is_empty() {
         from.to_owned()
@@ -218,9 +218,9 @@ mod tests {
         assert_eq!(html.links, ["b.html#c d", "f.svg"]);
         assert!(html.anchors.contains("e"));
         let pages = BTreeMap::from([(PathBuf::from("/book/a.html"), html)]);
-        let leads = |link: &str| leads_somewhere(&pages, Path::new("/book/a.html"), link);
-        assert!(leads("#e") && leads("a.html#e") && leads("../book/a.html#e"));
-        assert!(!leads("#f") && !leads("b.html") && !leads("b.html#e"));
+        let resolved = |link: &str| is_resolved(&pages, Path::new("/book/a.html"), link);
+        assert!(resolved("#e") && resolved("a.html#e") && resolved("../book/a.html#e"));
+        assert!(!resolved("#f") && !resolved("b.html") && !resolved("b.html#e"));
         let links: Vec<_> = markdown_links("[a](b.md#c), [d](e)").collect();
         assert_eq!(links, ["b.md#c", "e"]);
     }

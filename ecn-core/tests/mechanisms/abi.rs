@@ -265,7 +265,7 @@ fn bounds() {
 
 /// Endpoints that fill a table get equal quotas.
 #[test]
-fn parts_of_a_table() {
+fn quotas_of_a_table_are_equal() {
     const MAX: u64 = 1000;
     for greedy in 1..=9 {
         let (mut added, mut removed) = (vec![0u64; greedy], vec![0u64; greedy]);

@@ -195,7 +195,7 @@ fn forged_acks_are_ignored() {
 
 /// Of a connection from before the agent, ACKs of data that was not seen leaving are ignored.
 #[test]
-fn forged_acks_of_connections_from_before() {
+fn forged_acks_of_connections_before_the_agent() {
     let mut source = Sender::new();
     source.on_send(1_000_000, 2 * SEGMENT, SEGMENT);
     let before = source;
@@ -236,7 +236,7 @@ fn retransmissions_count_once() {
 
 /// The first ACK of a connection from before the agent only sets the counts.
 #[test]
-fn connections_from_before() {
+fn connections_before_the_agent() {
     let mut source = Sender::new();
     let ack = |ack, ace| Ack {
         sequence: 0,
@@ -389,7 +389,7 @@ proptest! {
 // How a connection is classified.
 
 #[test]
-fn known_by_its_handshake() {
+fn negotiation_is_detected_by_the_handshake() {
     for (negotiated, hides) in [(false, echo::CLEAR_CE | echo::NEW_FEEDBACK), (true, 0)] {
         let mut r = echo::Receiver::new();
         r.begin(negotiated, 1000, 5);
@@ -413,7 +413,7 @@ fn known_by_its_handshake() {
 
 /// A receiver that did not see the handshake lets one mark reach TCP, and observes how TCP answers.
 #[test]
-fn known_by_its_answer() {
+fn negotiation_is_detected_by_the_answer() {
     for native in [false, true] {
         let mut r = echo::Receiver::new();
         assert_eq!(r.on_tcp_packet(1, 1500, false, 1448, 1448, 1), 0);
@@ -437,7 +437,7 @@ fn known_by_its_answer() {
 
 /// Flags that TCP sets itself are kept, whatever the handshake was.
 #[test]
-fn known_by_its_flags() {
+fn negotiation_is_detected_by_flags() {
     let mut r = echo::Receiver::new();
     r.begin(false, 0, 1);
     assert_eq!(r.encode(false, 0, true, 2).0, 0);
@@ -451,7 +451,7 @@ fn known_by_its_flags() {
 
 /// A source that did not see the handshake looks at new data: retransmissions are never ECN-capable.
 #[test]
-fn known_by_its_data() {
+fn negotiation_is_detected_by_data() {
     let mut f = flow::Flow::new();
     f.on_tcp_send(0, false, 5000, 1000, 1000);
     assert_eq!(f.flags, 0, "perhaps sent again");
@@ -491,7 +491,7 @@ fn echoes_of_tcp() {
 
 /// Only an answer to the SYN that was sent classifies a connection.
 #[test]
-fn the_answer_to_a_syn() {
+fn only_the_answer_to_a_syn_classifies() {
     let mut r = echo::Receiver::new();
     assert!(!r.acknowledges_syn(0), "none left");
     r.on_syn_sent(u32::MAX, 1);
@@ -557,7 +557,7 @@ fn acks_without_feedback_only_advance_the_number() {
 
 /// The same at the receiver of data: only totals change.
 #[test]
-fn quiet_receivers_stay_as_they_are() {
+fn quiet_receivers_do_not_change() {
     for (flags, pending, segment) in (0..16)
         .flat_map(|flags| (0..2).map(move |pending| (flags, pending)))
         .flat_map(|(flags, pending)| [1447, 1448, 1449].map(|segment| (flags, pending, segment)))
@@ -582,7 +582,7 @@ fn quiet_receivers_stay_as_they_are() {
 
 /// The same at the source of data: only the end of sent data advances.
 #[test]
-fn decided_flows_stay_as_they_are() {
+fn classified_flows_do_not_change() {
     let cases = (0..16).flat_map(|known| (0..16).map(move |state| (known, state)));
     let mut stayed = 0;
     for (known, state) in cases {
@@ -615,7 +615,7 @@ fn decided_flows_stay_as_they_are() {
 
 /// Known flags of a connection change nothing.
 #[test]
-fn known_counts_are_reported_once() {
+fn repeated_flags_report_no_new_marks() {
     for known in (0..16).filter(|known| known & echo::FRESH == 0) {
         for (flags, own) in [0, flow::NEGOTIATED, flow::PLAIN]
             .into_iter()

@@ -73,7 +73,7 @@ fn every_field_is_signed() {
 
 /// At most one message per interval in the long run, a burst after a pause, and marks between them are not lost.
 #[test]
-fn messages_are_limited_and_marks_are_not() {
+fn messages_are_rate_limited_and_lose_no_mark() {
     let policy = Policy::new(Feedback::Backward, 1_000);
     let mut point = Point::default();
     let (mut reported, mut sent, mut last) = (0, 0, None);
@@ -92,7 +92,7 @@ fn messages_are_limited_and_marks_are_not() {
 
 /// A bridge that restarts continues with higher numbers, also after it has sent many at one time.
 #[test]
-fn numbers_only_rise() {
+fn numbers_increase_after_a_restart() {
     let policy = Policy::new(Feedback::Backward, 1_000_000);
     let mut point = Point::default();
     let at_once: Vec<u32> = (0..50)
@@ -156,7 +156,7 @@ fn an_overtaken_message_is_accepted_once() {
 
 /// In any order, no message is accepted twice, and all are accepted if at most 16 later ones overtake them.
 #[test]
-fn any_order_is_a_window() {
+fn messages_are_accepted_once_in_any_order() {
     let mut rng = 1u64;
     for _ in 0..1_000 {
         let mut sender = Sender::new();
@@ -217,7 +217,7 @@ fn a_quoted_packet_is_known_for_a_while() {
 /// As for echoes: without a key all are accepted, with a key only signed ones, and while keys change also those of the
 /// other.
 #[test]
-fn who_is_trusted() {
+fn messages_need_a_valid_signature() {
     let (keys, from, to) = ([[1, 2], [3, 4]], [1; 16], [2; 16]);
     let unsigned = message();
     let signed = Message {

@@ -78,7 +78,7 @@ fn decrease_is_a_share_and_increase_a_sum() {
 }
 
 #[test]
-fn limiters_that_run_out_are_shared() {
+fn exhausted_limiters_are_shared() {
     let fall_back = |most: Granularity| {
         Key::fall_back(Granularity::Flow, 1, 2, 3, |key| {
             key.granularity >= most as u32
@@ -182,7 +182,7 @@ fn the_queue_stays_about_its_equilibrium() {
 
 /// B7: with the offset's sign reversed the queue parks at its limit.
 #[test]
-fn the_wrong_sign_parks_the_queue_at_its_limit() {
+fn with_the_wrong_sign_the_queue_stays_at_its_limit() {
     let queue = closed_loop(5, 8, |feedback| Feedback {
         offset_bytes: -feedback.offset_bytes,
         ..feedback

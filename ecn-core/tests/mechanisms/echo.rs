@@ -498,7 +498,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A receiver and a sender, and what the sender was told.
+/// A receiver and a sender, and the feedback that the sender received.
 struct Network {
     receiver: Receiver,
     sender: Sender,
@@ -710,7 +710,7 @@ fn after(ports: &[bool]) -> Headroom {
 }
 
 #[test]
-fn there_is_room_where_a_port_was_seen_and_none_is_busy() {
+fn headroom_needs_a_port_and_no_busy_one() {
     assert_eq!(after(&[]), Headroom::Unknown);
     assert_eq!(after(&[false]), Headroom::Free);
     assert_eq!(after(&[false, false, false]), Headroom::Free);
@@ -722,7 +722,7 @@ fn there_is_room_where_a_port_was_seen_and_none_is_busy() {
 }
 
 #[test]
-fn an_echo_that_does_not_ask_is_left_alone() {
+fn echoes_without_a_request_are_unchanged() {
     for busy in [false, true] {
         assert_eq!(Headroom::at_port(packet::NOT_ECT, busy), packet::NOT_ECT);
     }
@@ -730,7 +730,7 @@ fn an_echo_that_does_not_ask_is_left_alone() {
 }
 
 #[test]
-fn a_receiver_asks_for_a_time_after_a_mark() {
+fn receivers_request_headroom_for_a_time_after_a_mark() {
     let mut r = Receiver::new();
     r.count(&every(0), 1, 1, false, 5);
     assert!(!Receiver::requests_headroom(r.last_ce_ns, 5));

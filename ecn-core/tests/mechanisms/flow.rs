@@ -146,7 +146,7 @@ fn a_small_decrease_is_notified() {
 
 /// Ports have headroom while a rate is held, and will not have it afterwards.
 #[test]
-fn a_held_rate_does_not_use_headroom() {
+fn held_rates_do_not_use_headroom() {
     let feedback = FeedbackDelta {
         headroom: echo::Headroom::Free as u32,
         ..delta(1, 0, 1, 1)
@@ -180,7 +180,7 @@ fn a_time_out_halves_the_rate() {
 
 /// Short flows are one flow: a retransmission by one of them does not show that all had been silent.
 #[test]
-fn what_one_short_flow_sends_again_is_not_a_time_out_of_all() {
+fn a_retransmission_of_a_short_flow_is_no_timeout_of_all() {
     let policy = Policy::hp(Function::Lipd).fractional(12_000);
     let mut f = flow();
     f.response.ipd = 8 * ONE;
@@ -258,7 +258,7 @@ fn the_first_decrease_asks_for_a_class() {
 
 /// Thirty-two packets, or a quarter of a second in which it has sent more than three.
 #[test]
-fn a_flow_is_short_for_some_packets_and_not_for_ever() {
+fn a_flow_is_short_for_its_first_packets_only() {
     const BEGAN: u64 = 7_000_000_000;
     assert!(Flow::is_short(31, BEGAN, BEGAN + SHORT_NS - 1));
     assert!(!Flow::is_short(32, BEGAN, BEGAN));

@@ -168,7 +168,7 @@ fn marked_every(
 }
 
 #[test]
-fn detect_overload_is_answered_by_what_arrives() {
+fn overload_lowers_the_limit_to_the_arrival_rate() {
     let policy = policy(Function::Lipd, PACKET_NS);
     let marked_every = |state: &mut State, every_ns: u64, packets: u64| {
         marked_every(state, &policy, START_NS, every_ns, packets)
@@ -207,7 +207,7 @@ fn detect_overload_is_answered_by_what_arrives() {
 
 /// Echoes arrive at the limit's rate, except for one pause in which the machine stalled.
 #[test]
-fn a_pause_is_no_overload() {
+fn a_pause_is_not_overload() {
     let policy = policy(Function::Lipd, PACKET_NS);
     let every_ns = 10 * PACKET_NS;
     for before in 1..11 {
@@ -228,7 +228,7 @@ fn a_pause_is_no_overload() {
 
 /// Two CPUs that process echoes of one flow read the clock before they take the lock.
 #[test]
-fn an_echo_from_the_past_is_no_overload() {
+fn an_old_echo_is_not_overload() {
     let policy = policy(Function::Lipd, PACKET_NS);
     let mut state = at(2 * PACKET_NS, PACKET_NS);
     state.on_echo(&policy, echo(1, 0), START_NS);
@@ -243,7 +243,7 @@ fn an_echo_from_the_past_is_no_overload() {
 
 /// At 1 Gbit/s packets wait while a CPU is busy, twice within 3 ms, and their marks arrive together.
 #[test]
-fn two_stalls_of_a_fast_flow_are_no_overload() {
+fn two_stalls_of_a_fast_flow_are_not_overload() {
     let packet_ns = 12_112;
     let policy = policy(Function::Lipd, packet_ns);
     let train = |state: &mut State, start_ns, every_ns| {
@@ -265,7 +265,7 @@ fn two_stalls_of_a_fast_flow_are_no_overload() {
 
 /// For a slow flow a time without an echo is information: TCP that lost most of a window gets few marks.
 #[test]
-fn a_slow_flow_that_waits_is_overload() {
+fn a_slow_waiting_flow_is_overload() {
     let policy = policy(Function::Lipd, PACKET_NS);
     let lowered = |every_ns: u64| {
         let mut state = at(every_ns, PACKET_NS);
@@ -420,7 +420,7 @@ fn growth(headroom: Headroom, seconds: f64) -> f64 {
 }
 
 #[test]
-fn where_there_is_room_a_flow_has_nearly_all_of_it_back_within_a_fifth_of_a_second() {
+fn with_headroom_a_flow_recovers_within_a_fifth_of_a_second() {
     assert!(growth(Headroom::Free, 0.2) > 9.0);
     for headroom in [Headroom::Busy, Headroom::Unknown] {
         let (got, want) = (
@@ -435,7 +435,7 @@ fn where_there_is_room_a_flow_has_nearly_all_of_it_back_within_a_fifth_of_a_seco
 }
 
 #[test]
-fn a_mark_or_a_busy_port_ends_what_room_there_was() {
+fn a_mark_or_a_busy_port_ends_headroom() {
     let policy = policy(Function::Lipd, PACKET_NS);
     let step = |end: fn(&mut State, &Policy)| {
         let mut state = at(1_200_000, PACKET_NS);

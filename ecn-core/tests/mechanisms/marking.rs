@@ -656,7 +656,7 @@ fn a_second_trigger_overwrites() {
 }
 
 #[test]
-fn input_leaves_other_outputs_alone() {
+fn input_marking_leaves_other_outputs_alone() {
     let p = policy(Marking::Input, MarkAt::Departure, 4, 0, 16);
     let mut s = Switch::<16>::default();
     for _ in 0..3 {
@@ -729,7 +729,7 @@ fn full_remote_buffer_until_last(p: &Policy) -> Switch<16> {
 }
 
 #[test]
-fn none_only_counts() {
+fn marking_none_only_counts() {
     for place in PLACES {
         let p = policy(Marking::None, place, 1, 0, 16);
         let mut s = Switch::<16>::default();
@@ -787,7 +787,7 @@ fn cut_through_is_not_marked_by_its_own_trigger() {
 }
 
 #[test]
-fn arrival_marking_marks_those_behind() {
+fn arrival_marking_marks_later_packets() {
     let p = policy(Marking::Input, MarkAt::Arrival, 4, 0, 16);
     let mut s = full_remote_buffer(&p);
     assert_eq!(s.ports[10].cnt2, 5);
@@ -846,7 +846,7 @@ fn a_dropped_packet_takes_its_mark_along() {
 }
 
 #[test]
-fn a_packet_that_was_taken_off_takes_its_mark_along() {
+fn a_removed_packet_takes_its_mark_along() {
     for marking in [Marking::Naive, Marking::Input, Marking::InputOutput] {
         let p = policy(marking, MarkAt::Departure, 4, 3, 16);
         let mut s = Switch::<16>::default();
@@ -1016,7 +1016,7 @@ fn a_repair_keeps_what_is_in_the_queue() {
 }
 
 #[test]
-fn a_transient_excess_is_not_repaired() {
+fn transient_excess_is_not_repaired() {
     let p = policy(Marking::None, MarkAt::Departure, 4, 0, 16);
     let mut s = Switch::<16>::default();
     for round in 0..100u32 {
@@ -1180,7 +1180,7 @@ fn names() {
 /// A packet that is known to wait fills the buffer even alone at its output; one that may yet cut
 /// through does not.
 #[test]
-fn waiting_alone_counts_where_it_is_known() {
+fn waiting_packets_fill_the_buffer_unless_they_may_cut_through() {
     let policy = policy(Marking::Input, MarkAt::Departure, 2, 100, 8);
     let (mut known, mut unknown) = (Switch::<8>::default(), Switch::<8>::default());
     for switch in [&mut known, &mut unknown] {
@@ -1205,7 +1205,7 @@ fn waiting_alone_counts_where_it_is_known() {
 /// A buffer that fills without a packet coming to wait, and outputs that are congested because of
 /// packets that are leaving it.
 #[test]
-fn a_buffer_fills_by_what_is_leaving_it() {
+fn leaving_packets_count_in_a_full_buffer() {
     let queued = |marking| {
         let mut switch = Switch::<8>::default();
         let policy = policy(marking, MarkAt::Departure, 4, 100, 8);

@@ -85,7 +85,7 @@ const CLOCK: Report = Report {
 };
 
 #[test]
-fn bcn_is_for_all_beyond_the_equilibrium_and_for_tagged_flows_before() {
+fn bcn_notifies_all_above_equilibrium_and_tagged_flows_below() {
     let sampling = sampling(Kind::Bcn);
     let mut point = Point::default();
     let mut at = |waiting| point.sample(&sampling, 1, FRAME, waiting).unwrap();
@@ -156,7 +156,7 @@ fn intervals_are_spread_evenly() {
 }
 
 #[test]
-fn a_port_remembers_whom_it_slowed_down() {
+fn a_port_remembers_the_flows_it_slowed_down() {
     let (now, flow, point) = (1 << 40, 77, 0x1234_5601);
     let tag = Quoted::tag(point, flow);
     let entry = tag.entry(now);

@@ -27,7 +27,7 @@ fn durations_round_up() {
 }
 
 #[test]
-fn the_first_leaves_at_once_and_the_next_a_packet_time_later() {
+fn packets_leave_a_packet_time_apart() {
     let mut pacer = Pacer::new();
     let mut send = |now| pacer.departure(now, 0, 1250, MBIT, ENDLESS, TCP);
     assert_eq!(send(NOW), NOW);
@@ -85,7 +85,7 @@ fn a_later_stamp_is_kept_and_one_of_another_clock_is_not() {
 }
 
 #[test]
-fn what_is_dropped_is_not_charged() {
+fn dropped_packets_are_not_charged() {
     let mut pacer = Pacer::new();
     let mut sent = 0;
     // 1 s at this rate is 100 packets.
@@ -111,7 +111,7 @@ fn what_is_dropped_is_not_charged() {
 
 /// Packets waiting at a low rate do not fill the queue at a high one: nothing is dropped when the rate rises.
 #[test]
-fn a_rate_that_rises_finds_room() {
+fn a_rising_rate_gets_headroom() {
     let mut pacer = Pacer::new();
     // 0.5 s of packets.
     while pacer.last_ns < NOW + 500_000_000 {
@@ -133,7 +133,7 @@ fn a_rate_that_rises_finds_room() {
 
 /// A burst has all of the queue; a sender that keeps exceeding the rate has a few milliseconds of it, from .1 s on.
 #[test]
-fn a_queue_that_stands_is_short() {
+fn a_standing_queue_is_limited() {
     let mut pacer = Pacer::new();
     let mut send = |now| {
         let queue_bytes = 10 * 1250 + queue_bytes(MBIT);
@@ -155,14 +155,14 @@ fn a_queue_that_stands_is_short() {
 }
 
 #[test]
-fn the_horizon_holds_where_the_queue_would_take_more() {
+fn the_horizon_limits_the_queue() {
     let mut pacer = Pacer::new();
     while pacer.departure(NOW, 0, 1250, MBIT, ENDLESS, TCP) != DROPPED {}
     assert!(pacer.last_ns > NOW + HORIZON_NS && pacer.last_ns <= NOW + HORIZON_NS + 10_000_000);
 }
 
 #[test]
-fn the_lowest_rates_still_let_packets_go() {
+fn packets_pass_at_the_lowest_rates() {
     let mut pacer = Pacer::new();
     let mut now = NOW;
     for _ in 0..10 {
@@ -214,7 +214,7 @@ fn delta(packets: u32, ce: u32, position: u32, outstanding: u32) -> FeedbackDelt
 /// Ten packets are stamped when the first mark arrives; the last of them departs 9 ms later. Marks on these ten do not
 /// reflect the decreased rate, the next one does.
 #[test]
-fn the_round_lasts_until_what_was_stamped_has_left() {
+fn a_round_lasts_until_stamped_packets_have_left() {
     let policy = Policy::hp(Function::Fimd);
     let link = 10 * MBIT;
     let mut f = Flow::new();

@@ -335,7 +335,7 @@ fn two_flows_recover() {
 /// Both flows are marked together and then driven for 256 packet times on one clock; the rates
 /// are read off Finc between ACKs, since the two do not get their ACKs at the same moment.
 #[test]
-fn a_cycle_keeps_fairness() {
+fn a_decrease_and_recovery_keep_fairness() {
     let drive = |policy: &Policy, mut ipd: u64, mut left: f64| {
         while left >= ipd as f64 / ONE as f64 {
             left -= ipd as f64 / ONE as f64;
@@ -851,7 +851,7 @@ fn no_control() {
 /// A zeroed map value is a flow at full rate; a delay left by a policy with a lower floor is limited to the new range at the
 /// next echo.
 #[test]
-fn foreign_delays_are_brought_in() {
+fn out_of_range_delays_are_clamped() {
     let policy = Policy::hp(Function::Lipd);
     let mut state = State::default();
     state.on_echo(&policy, one(1, 1, 0), 0);

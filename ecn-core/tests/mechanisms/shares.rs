@@ -219,7 +219,7 @@ fn equal_sources_are_at_their_share() {
 
 /// A voice stream beside greedy sources is below its share, and never marked.
 #[test]
-fn who_sends_little_is_below_its_share() {
+fn a_voice_stream_is_never_marked() {
     for greedy in [2, 10] {
         let mut rates = vec![0.97 / greedy as f64; greedy];
         rates.push(0.05);
@@ -238,7 +238,7 @@ fn who_sends_little_is_below_its_share() {
 
 /// The next packet takes the mark that a spared packet does not take.
 #[test]
-fn a_spared_turn_is_the_next_ones() {
+fn the_next_packet_takes_a_spared_mark() {
     let rates = [0.97, 0.05];
     let mut line = Line::new(100.0, 2);
     line.run(&rates, 1.0, 0.2);
@@ -264,7 +264,7 @@ fn a_spared_turn_is_the_next_ones() {
 
 /// A source slightly below its share is spared while the queue is short; marked if the others cannot take all marks.
 #[test]
-fn a_little_less_is_spared_while_the_queue_is_short() {
+fn sources_slightly_below_their_share_are_spared_in_a_short_queue() {
     let rates = [0.5, 0.47];
     let mut line = Line::new(100.0, 2);
     line.run(&rates, 1.0, 0.2);
@@ -289,7 +289,7 @@ fn a_little_less_is_spared_while_the_queue_is_short() {
 
 /// A source below 7/8 of its share is spared unless the queue is long; one below 3/4 always.
 #[test]
-fn who_has_clearly_less_is_marked_only_in_a_long_queue() {
+fn sources_below_their_share_are_marked_only_in_a_long_queue() {
     for (of_eleven, long) in [(3u32, 1), (1, 0)] {
         let rate = f64::from(of_eleven) / 11.0;
         let rates = [(1.0 - rate) / 2.0, (1.0 - rate) / 2.0, rate];
@@ -311,7 +311,7 @@ fn who_has_clearly_less_is_marked_only_in_a_long_queue() {
 
 /// A source that does not react to marks gets about what the others leave, and the queue stays at the threshold.
 #[test]
-fn what_cannot_be_marked_is_dropped_by_its_share() {
+fn unmarkable_packets_are_dropped_by_share() {
     let mut line = Line::new(100.0, 5);
     line.unmarkable[4] = true;
     let rates = [0.19, 0.19, 0.19, 0.19, 0.97];
@@ -422,7 +422,7 @@ fn nothing_else_is_dropped() {
 
 /// If the counters were wrong, some packets still pass.
 #[test]
-fn some_pass_whatever_the_counters_say() {
+fn some_packets_pass_even_with_wrong_counters() {
     let mut line = Line::new(100.0, 2);
     line.unmarkable[1] = true;
     line.run(&[0.3, 0.9], 0.5, 0.2);
@@ -433,7 +433,7 @@ fn some_pass_whatever_the_counters_say() {
 
 /// Spoofed addresses share one share.
 #[test]
-fn made_up_addresses_share_a_share() {
+fn spoofed_addresses_share_one_share() {
     let mut shares = Box::<Shares<N, E>>::default();
     let mut switch = Box::<Switch<N>>::default();
     let (mut made_up, mut dropped, mut real, mut free) = (0u32, 0u32, 0u32, 0.0);
@@ -529,7 +529,7 @@ fn busy_ms(of: &Output, now: f64) -> Option<u32> {
 
 /// From the moment in which packets wait.
 #[test]
-fn an_output_is_busy_for_a_time_after_packets_waited() {
+fn an_output_stays_busy_after_packets_waited() {
     for now_ns in (1 << 30..(1 << 30) + (1 << 22)).step_by(1 << 18) {
         let (mut switch, mut shares) =
             (Box::<Switch<N>>::default(), Box::<Shares<N, E>>::default());
@@ -579,7 +579,7 @@ fn a_slow_output_is_busy_longer() {
 
 /// A table that is full, or an entry with two candidates: unknown, not attributed to another source.
 #[test]
-fn who_finds_no_place_is_unknown() {
+fn sources_without_a_slot_are_unknown() {
     let mut switch = Box::<Switch<N>>::default();
     let mut shares = Box::<Shares<N, 16>>::default();
     let mut seen = [0u32; 4];

@@ -53,7 +53,7 @@ fn a_pause_hides_either_state() {
 }
 
 #[test]
-fn a_queue_that_was_held_back_is_none() {
+fn a_queue_built_while_paused_is_not_congestion() {
     let mut port = resumed();
     for (after, queue) in [(1, LONG), (50_400, LONG)] {
         assert_eq!(
@@ -118,7 +118,7 @@ fn a_queue_that_grows_is_congestion() {
 
 /// Nothing is held up in a queue that was empty, however short it is.
 #[test]
-fn a_queue_that_was_empty_is_one_as_any_other() {
+fn a_short_queue_that_was_empty_is_not_held_up() {
     let policy = Policy {
         threshold_bytes: 5_000,
         ..POLICY
@@ -133,7 +133,7 @@ fn a_queue_that_was_empty_is_one_as_any_other() {
 }
 
 #[test]
-fn another_pause_begins_anew() {
+fn a_pause_restarts_the_detection() {
     let mut port = resumed();
     port.on_dequeue(&POLICY, ON + 1, SHORT);
     let again = ON + 50_000;

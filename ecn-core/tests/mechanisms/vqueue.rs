@@ -269,7 +269,7 @@ fn arrival(input: u8, output: u8, now_ns: u64) -> PacketMeta {
 
 /// Ten packets at once: the first is sent at once, the others wait a millisecond each.
 #[test]
-fn it_drains_at_its_rate() {
+fn a_virtual_queue_drains_at_its_rate() {
     let policy = policy(Marking::None, 4, 8);
     let (mut queues, mut switch) = (Queues::<N>::default(), Switch::<N>::default());
     let begin = 5_000_000_000;
@@ -314,7 +314,7 @@ fn fractions_of_a_nanosecond_add_up() {
 
 /// The packet of the other output has departed long ago, but nobody looked there since.
 #[test]
-fn what_left_elsewhere_fills_no_buffer() {
+fn departures_at_other_outputs_free_the_buffer() {
     let policy = policy(Marking::Input, 2, 8);
     let (mut queues, mut switch) = (Queues::<N>::default(), Switch::<N>::default());
     for _ in 0..3 {
@@ -332,7 +332,7 @@ fn what_left_elsewhere_fills_no_buffer() {
 }
 
 #[test]
-fn a_full_one_takes_no_more_and_still_marks() {
+fn a_full_virtual_queue_still_marks() {
     let policy = policy(Marking::InputOutput, 4, 8);
     let (mut queues, mut switch) = (Queues::<N>::default(), Switch::<N>::default());
     let mut marked = 0;
@@ -353,7 +353,7 @@ fn a_full_one_takes_no_more_and_still_marks() {
 
 /// More has departed at other outputs than one update removes: the next one finishes.
 #[test]
-fn a_look_is_bounded() {
+fn an_update_is_bounded() {
     let policy = Policy {
         ports: 8,
         ..policy(Marking::Input, 4, 8)
@@ -378,7 +378,7 @@ fn a_look_is_bounded() {
 }
 
 #[test]
-fn no_rate_is_none() {
+fn zero_rate_is_no_limit() {
     assert_eq!(ns_per_byte(0), None);
     assert_eq!(ns_per_byte(1_000_000_000), Some(1 << 32));
     assert_eq!(ns_per_byte(125), Some(8_000_000 << 32));

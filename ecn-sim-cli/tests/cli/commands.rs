@@ -319,7 +319,7 @@ fn a_data_centre_runs_every_workload() {
 }
 
 #[test]
-fn schemes_are_set_side_by_side() {
+fn schemes_are_compared_side_by_side() {
     let folder = Folder::new();
     let words = "compare leaf-spine --schemes none,dcqcn --seeds 2 --set hosts=16 --set dcqcn.kmin=5kB \
                  --set dcqcn.kmax=20kB --set workload=poisson --set cdf=hadoop --set duration=200us --out a/b";

@@ -13,7 +13,7 @@ fn a_stopped_run_leaves_what_it_has() {
     let folder = Folder::new();
     let run = |out: &str, threads: &str| {
         folder.command(&format!(
-            "run fat-tree --set hosts=32 --set workload=poisson --set load=3/5 --set duration=10ms \
+            "run fat-tree --set hosts=32 --set workload=poisson --set load=3/5 --set duration=5ms \
              --set scheme=dcqcn --threads {threads} --out {out}"
         ))
     };

@@ -3,7 +3,7 @@
 use super::Folder;
 
 #[test]
-fn a_figure_by_name_brings_its_statements_only() {
+fn a_named_figure_includes_only_its_statements() {
     let folder = Folder::new();
     let ran = folder.sim("reproduce slide14 --out new/folder -j");
     assert_eq!(ran.error, "");

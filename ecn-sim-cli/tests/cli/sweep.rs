@@ -71,12 +71,12 @@ fn sorted(mut records: Vec<String>) -> Vec<String> {
 }
 
 #[test]
-fn a_killed_sweep_goes_on_to_the_same_records() {
+fn a_killed_sweep_resumes_to_the_same_records() {
     killed(SWEEP, 32);
 }
 
 #[test]
-fn a_killed_sweep_of_data_centres_goes_on() {
+fn a_killed_sweep_of_data_centres_resumes() {
     killed(FABRIC, 8);
 }
 

@@ -20,8 +20,8 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// Pays `cost` for a packet, with accumulated tokens limited to `burst`.
-    pub(crate) fn pay(&mut self, now: Time, cost: Time, burst: Time) {
+    /// Charges `cost` for a packet, with accumulated tokens limited to `burst`.
+    pub(crate) fn charge(&mut self, now: Time, cost: Time, burst: Time) {
         self.ready = self.ready.max(now.saturating_sub(burst)) + cost;
     }
 }
@@ -45,7 +45,7 @@ pub(crate) struct RateUpdate {
 #[derive(Debug)]
 pub(crate) struct Sender {
     /// Index of its path, which several flows may share.
-    pub way: u32,
+    pub path: u32,
     /// Index of its host's device.
     pub device: u32,
     /// Its traffic source.
@@ -79,7 +79,7 @@ pub(crate) struct Sender {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
     /// Index of the path.
-    pub way: u32,
+    pub path: u32,
     /// Whether its host runs the agent.
     pub controlled: bool,
     /// Index of its host's device.
@@ -118,7 +118,7 @@ impl Sender {
         let rate = response::rate(ipd, link_bytes_per_s);
         (flow.rate_bytes_per_s, flow.notified_bytes_per_s) = (rate, rate);
         let mut sender = Self {
-            way: kind.way,
+            path: kind.path,
             device: kind.device,
             source,
             controlled: kind.controlled,
@@ -158,7 +158,7 @@ impl Sender {
         self.departed += 1;
         self.flow.sent_packets += 1;
         self.flow.sent_bytes += u64::from(self.packet_bytes);
-        self.class.pay(now, self.packet_time, self.packet_time);
+        self.class.charge(now, self.packet_time, self.packet_time);
         self.source.send(now)
     }
 
@@ -234,7 +234,7 @@ impl Sender {
         number: u32,
         marked: bool,
         // The ECN field with which an echo that requests headroom returns.
-        way_back: impl FnOnce() -> u8,
+        return_path: impl FnOnce() -> u8,
         now: Time,
     ) -> Option<RateUpdate> {
         let (bytes, now_ns) = (self.packet_bytes.into(), now / NS);
@@ -243,7 +243,7 @@ impl Sender {
         }
         let mut echo = self.receiver.echo(0, 0, 0);
         if Receiver::requests_headroom(self.receiver.last_ce_ns, now_ns) {
-            echo.headroom = Headroom::of(way_back());
+            echo.headroom = Headroom::of(return_path());
         }
         let (sent, departed) = (self.flow.sent_packets as u32, self.departed as u32);
         let quiet = self.flow.quiet();
@@ -301,12 +301,12 @@ mod tests {
         // Always late by half a packet time: no packet is lost.
         for n in 0..100 {
             assert!(bucket.ready <= n * PACKET);
-            bucket.pay(n * PACKET + PACKET / 2, PACKET, PACKET);
+            bucket.charge(n * PACKET + PACKET / 2, PACKET, PACKET);
         }
         // After ten idle packet times, two packets at once: one from saved tokens, and one that causes the debt.
         let now = 110 * PACKET;
         while bucket.ready <= now {
-            bucket.pay(now, PACKET, PACKET);
+            bucket.charge(now, PACKET, PACKET);
             sent += 1;
         }
         assert_eq!((sent, bucket.ready), (2, 111 * PACKET));
@@ -319,7 +319,7 @@ mod tests {
             .with_round(Round::Packets, 0);
         let echo = echo::Policy::default();
         let kind = Kind {
-            way: 0,
+            path: 0,
             device: 0,
             controlled: true,
             ipd: ecn_core::fixed::ONE,

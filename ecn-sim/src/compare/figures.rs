@@ -210,7 +210,7 @@ impl Comparison {
         let end = axis_end(ends(&self.schemes).iter().map(|one| one.1).collect());
         let mut panels = self.panels(name, |one| up_to(found(one), end));
         for (panel, part) in panels.iter_mut().zip(self.schemes.chunks(MOST_LINES)) {
-            panel.note = who_goes_on(&ends(part), end);
+            panel.note = cut_lines(&ends(part), end);
         }
         let figure = LineFigure {
             title: format!("{}: {name} over time", self.scenario),
@@ -220,7 +220,7 @@ impl Comparison {
             ..LineFigure::default()
         };
         let mut caption = format!("{name}, over time, with seed 1");
-        let later = who_goes_on(&ends(&self.schemes), end);
+        let later = cut_lines(&ends(&self.schemes), end);
         if !later.is_empty() {
             caption += "; not drawn to the end: ";
             caption += &later;
@@ -259,7 +259,7 @@ fn up_to(mut points: Vec<(f64, f64)>, end: f64) -> Vec<(f64, f64)> {
 }
 
 /// Names and end times of the lines that are cut: up to two, or their number.
-fn who_goes_on(ends: &[(String, f64)], axis_end: f64) -> String {
+fn cut_lines(ends: &[(String, f64)], axis_end: f64) -> String {
     let time = |ms: f64| {
         let decimals = if ms < 10.0 { 2 } else { 1 };
         format!("{ms:.decimals$} ms")
@@ -268,9 +268,11 @@ fn who_goes_on(ends: &[(String, f64)], axis_end: f64) -> String {
     let last = later.iter().map(|(_, end)| *end).fold(0.0, f64::max);
     match &later[..] {
         [] => String::new(),
-        [(name, end)] => format!("{name} goes on to {}", time(*end)),
-        [(first, _), (second, _)] => format!("{first} and {second} go on, up to {}", time(last)),
-        more => format!("{} go on, up to {}", more.len(), time(last)),
+        [(name, end)] => format!("{name} ends at {}", time(*end)),
+        [(first, _), (second, _)] => {
+            format!("{first} and {second} end later, the last at {}", time(last))
+        }
+        more => format!("{} end later, the last at {}", more.len(), time(last)),
     }
 }
 
@@ -305,15 +307,18 @@ mod tests {
     }
 
     #[test]
-    fn those_who_go_on_are_named() {
+    fn cut_lines_are_named() {
         let all = ["a", "b", "c", "d"].map(|name| (name.to_owned(), 1.0));
         let mut all = all.to_vec();
-        assert_eq!(who_goes_on(&all, 1.0), "");
+        assert_eq!(cut_lines(&all, 1.0), "");
         all[2].1 = 29.25;
-        assert_eq!(who_goes_on(&all, 1.0), "c goes on to 29.2 ms");
+        assert_eq!(cut_lines(&all, 1.0), "c ends at 29.2 ms");
         all[0].1 = 5.0;
-        assert_eq!(who_goes_on(&all, 1.0), "a and c go on, up to 29.2 ms");
+        assert_eq!(
+            cut_lines(&all, 1.0),
+            "a and c end later, the last at 29.2 ms"
+        );
         all[3].1 = 5.0;
-        assert_eq!(who_goes_on(&all, 1.0), "3 go on, up to 29.2 ms");
+        assert_eq!(cut_lines(&all, 1.0), "3 end later, the last at 29.2 ms");
     }
 }

@@ -233,10 +233,10 @@ fn a_slow_scheme_does_not_squeeze_the_others() {
     found.schemes[1].series = found.schemes[0].series.clone();
     let goodput = |found: &Comparison| found.figures().swap_remove(1);
     let before = goodput(&found);
-    assert!(!before.svg.contains("goes on") && !before.caption.contains("goes on"));
+    assert!(!before.svg.contains("ends at") && !before.caption.contains("ends at"));
     let last = found.schemes[1].series[0].points.last_mut().unwrap();
     last.0 *= 10.0;
-    let note = format!("dcqcn goes on to {:.1} ms", last.0);
+    let note = format!("dcqcn ends at {:.1} ms", last.0);
     let after = goodput(&found);
     assert!(after.svg.contains(&note), "{note}");
     assert!(after.caption.ends_with(&note), "{}", after.caption);

@@ -30,7 +30,7 @@ struct Link {
     /// Received blocks that are still buffered.
     held: u32,
     /// The last advertised limit.
-    told: u32,
+    advertised: u32,
     /// Whether a message is pending.
     due: bool,
 }
@@ -56,7 +56,7 @@ impl Credits {
             limit: buffer,
             received: 0,
             held: 0,
-            told: buffer,
+            advertised: buffer,
             due: false,
         };
         Self {
@@ -106,7 +106,7 @@ impl Credits {
         let period = self.period;
         let limit = self.limit(port);
         let link = &mut self.links[port as usize];
-        if link.due || link.told == limit {
+        if link.due || link.advertised == limit {
             return None;
         }
         link.due = true;
@@ -119,14 +119,14 @@ impl Credits {
         let limit = self.limit(port);
         let link = &mut self.links[port as usize];
         link.due = false;
-        link.told = limit;
+        link.advertised = limit;
         limit
     }
 
     /// A port's link fails. When it returns, the counters restart at 0, and the other end's buffer is unknown.
     pub fn forget(&mut self, port: u32) {
         let link = &mut self.links[port as usize];
-        (link.sent, link.limit, link.received, link.told) = (0, 0, 0, 0);
+        (link.sent, link.limit, link.received, link.advertised) = (0, 0, 0, 0);
     }
 
     /// Buffered blocks of a port.

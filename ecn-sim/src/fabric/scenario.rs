@@ -777,9 +777,9 @@ impl Scenario {
         // The built-in ones go up and down, or along a chain, and thus have no cycles.
         if (self.plan.is_some() || !self.failures.is_empty())
             && params.flow_control != FlowControl::None
-            && let Some(circle) = topology.circle()
+            && let Some(cycle) = topology.wait_cycle()
         {
-            let names = circle.iter().map(|port| topology.port_name(*port));
+            let names = cycle.iter().map(|port| topology.port_name(*port));
             let names: Vec<_> = names.collect();
             let reason = format!(
                 "cyclic routing: {} wait for each other in a cycle, and can deadlock; remove a link, or \

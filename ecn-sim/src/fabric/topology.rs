@@ -522,15 +522,15 @@ impl Topology {
     /// Whether any host, or switch with hosts, is unreachable from others.
     pub fn is_parted(&self) -> bool {
         let hosts = 0..self.hosts;
-        let cut_off = |edge| self.way(self.edge(0), edge).distance == UNREACHABLE;
+        let cut_off = |edge| self.route_to_edge(self.edge(0), edge).distance == UNREACHABLE;
         !self.down.is_empty()
             && (hosts.into_iter().any(|host| self.is_down(host)) || (0..self.edges).any(cut_off))
     }
 
     /// Whether packets of a host can reach another one.
     pub fn reaches(&self, from: u32, to: u32) -> bool {
-        let way = self.way(self.edge(from), self.edge_of[to as usize]);
-        way.distance != UNREACHABLE && !self.is_down(from) && !self.is_down(to)
+        let route = self.route_to_edge(self.edge(from), self.edge_of[to as usize]);
+        route.distance != UNREACHABLE && !self.is_down(from) && !self.is_down(to)
     }
 
     /// The ports of a switch.
@@ -575,7 +575,7 @@ impl Topology {
     /// is unreachable.
     #[inline]
     pub fn route(&self, switch: u32, host: u32, hash: u32) -> u32 {
-        let route = self.way(switch, self.edge_of[host as usize]);
+        let route = self.route_to_edge(switch, self.edge_of[host as usize]);
         let choice = match route.ports {
             0 if route.distance == UNREACHABLE => return NONE,
             // The host is at this switch.
@@ -603,7 +603,7 @@ impl Topology {
 
     /// The route of a switch to an edge.
     #[inline]
-    fn way(&self, switch: u32, edge: u32) -> Route {
+    fn route_to_edge(&self, switch: u32, edge: u32) -> Route {
         let blocks = (self.edges as usize).div_ceil(BLOCK);
         let edge = edge as usize;
         let block = self.blocks[switch as usize * blocks + edge / BLOCK];
@@ -612,8 +612,8 @@ impl Topology {
 
     /// Number of links between two hosts.
     pub fn hops(&self, from: u32, to: u32) -> u32 {
-        let way = self.way(self.edge(from), self.edge_of[to as usize]);
-        2 + u32::from(way.distance)
+        let route = self.route_to_edge(self.edge(from), self.edge_of[to as usize]);
+        2 + u32::from(route.distance)
     }
 
     /// Name of a host.
@@ -626,9 +626,9 @@ impl Topology {
         2 + u32::from(self.farthest)
     }
 
-    /// Calls `on_the_way` with each switch on a path from a host to an edge, for all edges, and the index of the routes
+    /// Calls `visit` with each switch on a path from a host to an edge, for all edges, and the index of the routes
     /// in use. `routes` are in force one after the other: a packet that used earlier ones may continue with later ones.
-    fn ways(&self, routes: &[&Self], mut on_the_way: impl FnMut(u32, u32, usize)) {
+    fn visit_paths(&self, routes: &[&Self], mut visit: impl FnMut(u32, u32, usize)) {
         let mut edges: Vec<u32> = (0..self.hosts).map(|host| self.edge(host)).collect();
         edges.sort_unstable();
         edges.dedup();
@@ -639,11 +639,11 @@ impl Topology {
             let mut reached = start.clone();
             let mut seen = vec![false; self.names.len() * routes.len()];
             while let Some((switch, moved)) = reached.pop() {
-                let place = switch as usize * routes.len() + moved;
-                if std::mem::replace(&mut seen[place], true) {
+                let state = switch as usize * routes.len() + moved;
+                if std::mem::replace(&mut seen[state], true) {
                     continue;
                 }
-                on_the_way(switch, target, moved);
+                visit(switch, target, moved);
                 let ports = routes[moved].ports_to(switch, target);
                 for there in ports.filter_map(|port| routes[moved].neighbour(port)) {
                     reached.extend((moved..routes.len()).map(|moved| (there, moved)));
@@ -654,7 +654,7 @@ impl Topology {
 
     /// The ports through which a switch reaches an edge.
     fn ports_to(&self, switch: u32, edge: u32) -> impl Iterator<Item = u32> {
-        let route = self.way(switch, edge);
+        let route = self.route_to_edge(switch, edge);
         let own = &self.sets[route.first as usize..][..route.ports.into()];
         let first = self.first_port[switch as usize];
         own.iter().map(move |port| first + port)
@@ -663,21 +663,21 @@ impl Topology {
     /// A cycle of ports that wait for each other, if routes permit one: data that can leave one port only when the next
     /// has room may then be blocked forever (Dally and Seitz, IEEE Transactions on Computers 36(5), 1987). Where routes
     /// change, packets that were queued under old routes leave under new ones.
-    pub fn circle(&self) -> Option<Vec<u32>> {
+    pub fn wait_cycle(&self) -> Option<Vec<u32>> {
         let moved = self
             .changes
             .iter()
             .filter_map(|change| change.routes.as_ref());
         let all: Vec<&Self> = std::iter::once(self).chain(moved).collect();
         match all[..] {
-            [only] => self.circle_of(&[only]),
-            _ => all.windows(2).find_map(|both| self.circle_of(both)),
+            [only] => self.cycle_of(&[only]),
+            _ => all.windows(2).find_map(|both| self.cycle_of(both)),
         }
     }
 
-    fn circle_of(&self, routes: &[&Self]) -> Option<Vec<u32>> {
+    fn cycle_of(&self, routes: &[&Self]) -> Option<Vec<u32>> {
         let mut next: Vec<Vec<u32>> = vec![Vec::new(); self.peer.len()];
-        self.ways(routes, |switch, target, moved| {
+        self.visit_paths(routes, |switch, target, moved| {
             for port in routes[moved].ports_to(switch, target) {
                 if let Some(there) = routes[moved].neighbour(port) {
                     let after = routes[moved..].iter();

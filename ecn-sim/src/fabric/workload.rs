@@ -63,7 +63,7 @@ impl Arrival {
 }
 
 /// Default class of a flow: round-robin, starting at 0. Flows are numbered from 1.
-const fn turn(id: u32, priorities: u32) -> u8 {
+const fn round_robin(id: u32, priorities: u32) -> u8 {
     ((id - 1) % priorities) as u8
 }
 
@@ -94,7 +94,7 @@ impl Ring {
     fn step(&self, step: u32, host: u32) -> (u32, Arrival) {
         let id = step * self.hosts + host + 1;
         let arrival = Arrival {
-            priority: turn(id, self.priorities),
+            priority: round_robin(id, self.priorities),
             ..Arrival::new(0, host, (host + 1) % self.hosts, self.bytes)
         };
         (id, arrival)
@@ -178,7 +178,7 @@ pub fn arrivals(
         return Ok(all);
     }
     Ok(Box::new(all.zip(1..).map(move |(arrival, id)| Arrival {
-        priority: turn(id, priorities),
+        priority: round_robin(id, priorities),
         ..arrival
     })))
 }

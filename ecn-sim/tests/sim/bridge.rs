@@ -206,7 +206,7 @@ fn by_shares_a_host_without_the_agent_gets_its_own() {
 
 /// Nine of ten flows stop: the last one has 90 % of the port .3 s later.
 #[test]
-fn a_flow_that_is_left_has_the_port() {
+fn a_remaining_flow_fills_the_port() {
     for traffic in ["traffic=greedy", "traffic=cubic"] {
         let parts = windows(&[traffic, "leave=4s"], &[(3900, 4000), (4300, 4400)]);
         let of_port = |part: &AnyWindow| class(part, "controlled").1.hosts_bytes_per_s["h1"];
@@ -217,7 +217,7 @@ fn a_flow_that_is_left_has_the_port() {
 }
 
 #[test]
-fn a_rate_that_fits_is_carried() {
+fn a_load_below_capacity_is_carried() {
     let w = window(&["hosts=3", "traffic=30mbit", "marking=none", "response=none"]);
     let (all, of_all) = class(&w, "controlled");
     assert!((all.share - 0.9).abs() < 0.001, "{}", all.share);
@@ -307,7 +307,7 @@ fn voice_delays_are_short_beside_greedy_hosts() {
 
 /// A file lists these by flow.
 #[test]
-fn a_file_says_what_is_sent() {
+fn a_file_lists_the_flows() {
     use ecn_sim::experiment::Experiment;
     let text = |more: &str, switch: &str| {
         format!(

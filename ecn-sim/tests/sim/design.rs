@@ -129,7 +129,7 @@ fn tables_of_lipd_and_fimd_are_the_functions_of_the_core() {
 }
 
 #[test]
-fn a_table_keeps_to_its_range_and_moves() {
+fn table_rates_stay_in_range_and_are_monotonic() {
     let (table, _) = Table::of(&design("r/2", 256));
     for ipd in [
         0,
@@ -231,7 +231,7 @@ fn decreases() -> impl Strategy<Value = String> {
 
 /// Found by chance: many short steps, and a few long ones at the end.
 #[test]
-fn a_bend_near_the_floor_is_not_taken_for_smooth() {
+fn a_bend_near_the_floor_is_detected() {
     let text = "max(0.34333018857129605*r, r - 0.026977556930664233/10)";
     let design = Design::new(text, rmin(128)).unwrap();
     for step in 0..1_000 {

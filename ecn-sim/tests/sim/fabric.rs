@@ -375,7 +375,7 @@ fn carried_by_one_switch(switch: &str, hosts: u32) -> f64 {
 /// Head-of-line blocking: 2 - sqrt(2) of the links of many ports, more of few (Karol, Hluchyj and Morgan 1987, section III; .6184
 /// for 8, if inputs send to themselves too). One or two per cent are lost to the first round trip and to ACKs.
 #[test]
-fn inputs_of_a_crossbar_carry_what_karol_found() {
+fn crossbar_throughput_is_that_of_karol() {
     let carried = [4, 8, 64].map(|hosts| carried_by_one_switch("crossbar", hosts));
     assert!(carried.is_sorted_by(|few, many| few > many), "{carried:?}");
     assert!((carried[1] / 0.6184 - 1.0).abs() < 0.03, "{carried:?}");
@@ -387,7 +387,7 @@ fn inputs_of_a_crossbar_carry_what_karol_found() {
 
 /// In a crossbar, a flow behind one whose output is congested is held up, and is a victim.
 #[test]
-fn a_crossbar_blocks_what_goes_elsewhere() {
+fn a_crossbar_has_head_of_line_blocking() {
     let of = |switch: &str| {
         let settings = set(&[
             "leaves=1",
@@ -478,7 +478,7 @@ fn dcqcn_shares_a_link() {
 
 /// A ring of eight: 14 steps, each a separate flow between neighbours, one after the other.
 #[test]
-fn all_reduce_goes_round() {
+fn all_reduce_completes_the_ring() {
     let settings = set(&["hosts=8", "workload=all-reduce", "flow_size=800kB"]);
     let scenario = scenario(Kind::LeafSpine, &settings);
     let counts = counts(&scenario, 1);
@@ -663,7 +663,7 @@ fn a_paused_class_holds_up_no_other() {
 /// In the chain, only one flow is paused by congestion that it does not cross: with any scheme, with pauses or credits.
 /// In an incast all cross it, and without flow control nothing is held up.
 #[test]
-fn victims_are_held_up_by_what_they_do_not_cross() {
+fn victims_do_not_cross_the_congestion_that_holds_them_up() {
     let victims = |kind, settings: &[&str]| -> Vec<u32> {
         let counts = counts(&scenario(kind, &set(settings)), 1);
         let all = counts.finished.iter().chain(&counts.unfinished);
@@ -684,7 +684,7 @@ fn victims_are_held_up_by_what_they_do_not_cross() {
 /// A flow to an idle host is held up only at its own host's port, which is paused, or has no credits, because of what
 /// the host sends to a congested one: no switch queues it.
 #[test]
-fn a_host_that_is_held_up_has_victims() {
+fn victims_of_a_paused_host_are_reported() {
     for control in [
         ["flow_control=pfc", "thresholds=static", "xoff=20kB"].as_slice(),
         &["flow_control=cbfc", "buffer=100kB"],

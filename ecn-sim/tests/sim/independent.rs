@@ -46,7 +46,7 @@ type Shares = [f64; 5];
 const NAMES: [&str; 5] = ["root", "inter-switch", "local", "remote", "victim"];
 
 #[derive(Clone, Copy, PartialEq)]
-enum QueueView {
+enum Place {
     /// Its header can be forwarded then.
     Coming(f64),
     /// Since then.
@@ -58,7 +58,7 @@ enum QueueView {
 #[derive(Clone, Copy)]
 struct Packet {
     flow: usize,
-    place: QueueView,
+    place: Place,
     /// Whether it is marked when it leaves.
     chosen: bool,
     marked: bool,
@@ -66,7 +66,7 @@ struct Packet {
 
 impl Packet {
     const fn waits(&self) -> bool {
-        matches!(self.place, QueueView::Waiting(_))
+        matches!(self.place, Place::Waiting(_))
     }
 }
 
@@ -165,16 +165,14 @@ impl Fig1 {
     fn something_moves(&mut self) -> bool {
         let now = self.now;
         for buffer in &mut self.buffers {
-            buffer.retain(
-                |packet| !matches!(packet.place, QueueView::Leaving(until) if until <= now),
-            );
+            buffer.retain(|packet| !matches!(packet.place, Place::Leaving(until) if until <= now));
         }
         // An output that has just become idle takes a packet before the next header is examined: in a network of equal
         // packets both often happen at the same moment.
         for output in [ROOT, SIDE, BETWEEN] {
             if self.idle(output) {
                 let since = |&(b, at): &(usize, usize)| match self.buffers[b][at].place {
-                    QueueView::Waiting(since) => since,
+                    Place::Waiting(since) => since,
                     _ => f64::INFINITY,
                 };
                 let waiting = self.waiting_for(output);
@@ -189,7 +187,7 @@ impl Fig1 {
         }
         for b in 0..self.buffers.len() {
             for at in 0..self.buffers[b].len() {
-                if matches!(self.buffers[b][at].place, QueueView::Coming(when) if when <= now) {
+                if matches!(self.buffers[b][at].place, Place::Coming(when) if when <= now) {
                     self.arrive(b, at);
                     return true;
                 }
@@ -201,7 +199,7 @@ impl Fig1 {
                 self.last_start[flow] = now;
                 self.buffers[flow].push(Packet {
                     flow,
-                    place: QueueView::Coming(now + HEADER),
+                    place: Place::Coming(now + HEADER),
                     chosen: false,
                     marked: false,
                 });
@@ -217,8 +215,8 @@ impl Fig1 {
             .iter()
             .flatten()
             .map(|packet| match packet.place {
-                QueueView::Coming(when) | QueueView::Leaving(when) => when,
-                QueueView::Waiting(_) => f64::INFINITY,
+                Place::Coming(when) | Place::Leaving(when) => when,
+                Place::Waiting(_) => f64::INFINITY,
             });
         in_buffers
             .chain(self.busy)
@@ -231,7 +229,7 @@ impl Fig1 {
         let output = self.output(b, &self.buffers[b][at]);
         // It may cut through before any trigger is evaluated.
         let free = self.idle(output) && self.waiting_for(output).is_empty();
-        self.buffers[b][at].place = QueueView::Waiting(self.now);
+        self.buffers[b][at].place = Place::Waiting(self.now);
         if free {
             self.depart(b, at);
         }
@@ -239,7 +237,7 @@ impl Fig1 {
             return;
         }
         // A packet holds its slot until its tail has left.
-        let here = |packet: &&Packet| !matches!(packet.place, QueueView::Coming(_));
+        let here = |packet: &&Packet| !matches!(packet.place, Place::Coming(_));
         if self.buffers[b].iter().filter(here).count() >= self.setup.buffer {
             if self.setup.marking == "naive" {
                 self.buffers[b]
@@ -271,7 +269,7 @@ impl Fig1 {
         let now = self.now;
         let packet = &mut self.buffers[b][at];
         packet.marked |= packet.chosen;
-        packet.place = QueueView::Leaving(now + PACKET);
+        packet.place = Place::Leaving(now + PACKET);
         let Packet { flow, marked, .. } = *packet;
         self.busy[output] = now + PACKET;
         let counts = f64::from(u8::from(now >= self.from));
@@ -280,7 +278,7 @@ impl Fig1 {
             let last = self.last_buffer();
             self.buffers[last].push(Packet {
                 flow,
-                place: QueueView::Coming(now + HEADER),
+                place: Place::Coming(now + HEADER),
                 chosen: false,
                 marked,
             });
@@ -472,7 +470,7 @@ fn at_the_floor_phases_decide_for_good() {
 /// hp-marking, section 4: the root link sees the heads of all local flows and the remote packets that fit into B's
 /// buffer, and serves them in turn.
 #[test]
-fn without_marking_the_shares_are_those_of_the_heads_in_line() {
+fn without_marking_shares_follow_head_of_line_blocking() {
     for (flows, buffer) in [(3, 2), (7, 3), (7, 6), (13, 5), (13, 11)] {
         let setup = Setup {
             flows,

@@ -199,7 +199,7 @@ impl Kept {
     ) -> Result<()> {
         let mut targets = lock(&shared.targets);
         match targets.remove(&number) {
-            Some(before) if before.is_like(&target) => target.go_on(before),
+            Some(before) if before.is_like(&target) => target.continue_from(before),
             before => {
                 if let Some(mut before) = before {
                     before.forget(maps);

@@ -463,7 +463,7 @@ impl Inner {
     fn tick(&mut self) -> Result<()> {
         self.shared.is_alive();
         if self.shared.is_enforcing() {
-            tell(NotifyState::Watchdog);
+            notify_systemd(NotifyState::Watchdog);
         }
         let mut changed = self.follow();
         changed |= self.shared.roots_changed.swap(false, Ordering::Relaxed);
@@ -717,7 +717,7 @@ fn raise_open_files() {
 }
 
 /// Notifies systemd, if it has started this process as a service of `Type=notify`.
-fn tell(state: NotifyState<'_>) {
+fn notify_systemd(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
         tracing::debug!("cannot reach the service manager: {error}");
     }
@@ -770,7 +770,7 @@ pub async fn run(config: Config, path: PathBuf, keep: Option<bool>) -> Result<()
         tracing::info!("waiting for {waiting}");
     }
     tracing::info!("running");
-    tell(NotifyState::Ready);
+    notify_systemd(NotifyState::Ready);
     let [interrupt, terminate, hangup] = signals.as_mut_slice() else {
         return Ok(());
     };
@@ -788,7 +788,7 @@ pub async fn run(config: Config, path: PathBuf, keep: Option<bool>) -> Result<()
             Err(error) => tracing::error!("SIGHUP: {error}"),
         }
     }
-    tell(NotifyState::Stopping);
+    notify_systemd(NotifyState::Stopping);
     if agent.with(|inner| inner.leaves) {
         tracing::info!("programs, maps and queues stay: ports still mark, rate limits lapse");
     }

@@ -384,7 +384,7 @@ fn prepare() -> io::Result<()> {
     if of.mode() & 0o7777 != 0o750 {
         fs::set_permissions(DIR, fs::Permissions::from_mode(0o750))?;
     }
-    give_to_group(Path::new(DIR), of.gid())
+    set_group(Path::new(DIR), of.gid())
 }
 
 /// Opens a file owned by root, which [`GROUP`] may read if the mode permits it.
@@ -394,11 +394,11 @@ fn private(options: &mut fs::OpenOptions, path: &Path, mode: u32) -> io::Result<
     if of.mode() & 0o7777 != mode {
         file.set_permissions(fs::Permissions::from_mode(mode))?;
     }
-    give_to_group(path, of.gid())?;
+    set_group(path, of.gid())?;
     Ok(file)
 }
 
-fn give_to_group(path: &Path, now: u32) -> io::Result<()> {
+fn set_group(path: &Path, now: u32) -> io::Result<()> {
     let group = Group::from_name(GROUP).ok().flatten();
     match group.filter(|group| group.gid.as_raw() != now) {
         Some(group) => Ok(chown(path, None, Some(group.gid))?),

@@ -374,7 +374,7 @@ impl Target {
     }
 
     /// Takes over the flows of a target that [is like](Self::is_like) this one.
-    pub(super) fn go_on(&mut self, before: Self) {
+    pub(super) fn continue_from(&mut self, before: Self) {
         self.limited = before.limited;
         self.segments = before.segments;
         self.used_ns = before.used_ns;

@@ -108,7 +108,7 @@ impl Inner {
     pub(super) fn every_second(&mut self) -> Result<()> {
         let ports = self.sweep_bridges()?;
         self.check_health(ports)?;
-        crate::sys::calls::give_back_memory();
+        crate::sys::calls::trim_heap();
         Ok(())
     }
 

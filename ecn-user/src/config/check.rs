@@ -12,7 +12,7 @@ use ecn_core::{abi::ENDPOINTS, vqueue::DEPTH};
 use super::{
     Agent, Bridge, Config, Echo, Endpoint, Enforcement, Every, Feedback, Fraction, LimitBy, MarkAt,
     Marking, Metrics, Queue, Response, Round, VERSION,
-    file::{Place, SECTIONS, Section},
+    file::{Location, SECTIONS, Section},
     fraction, is_pattern, netns_path,
 };
 use crate::units::{DurationText, Rate};
@@ -33,13 +33,13 @@ const MAX_IDLE: DurationText = DurationText::from_secs(86_400);
 const MAX_HEARTBEAT: DurationText = DurationText::from_secs(60);
 
 impl Config {
-    pub(super) fn check(&self) -> Vec<(Option<Place>, String)> {
+    pub(super) fn check(&self) -> Vec<(Option<Location>, String)> {
         let mut check = Check {
             problems: Vec::new(),
         };
         if self.version != VERSION {
             check.problems.push((
-                Some(place("", "version")),
+                Some(location("", "version")),
                 format!("`version` must be {VERSION}, not {}", self.version),
             ));
         }
@@ -51,7 +51,7 @@ impl Config {
         }
         let mut seen = HashSet::new();
         for (index, bridge) in self.bridges.iter().enumerate() {
-            let at = |key| Place {
+            let at = |key| Location {
                 section: "bridge",
                 index,
                 key,
@@ -63,7 +63,7 @@ impl Config {
         }
         let mut seen = HashSet::new();
         for (index, endpoint) in self.endpoints.iter().enumerate() {
-            let at = |key| Place {
+            let at = |key| Location {
                 section: "endpoint",
                 index,
                 key,
@@ -83,24 +83,24 @@ impl Config {
         check.response(&self.response);
         check.echo(&self.echo);
         check.notifications(self);
-        check.not_zero(place("flow", "idle"), self.flow.idle);
-        check.at_most(place("flow", "idle"), self.flow.idle, MAX_IDLE);
-        check.range(place("flow", "max"), self.flow.max, 1..=1 << 24);
+        check.not_zero(location("flow", "idle"), self.flow.idle);
+        check.at_most(location("flow", "idle"), self.flow.idle, MAX_IDLE);
+        check.range(location("flow", "max"), self.flow.max, 1..=1 << 24);
         check.agent(&self.agent);
         check.metrics(&self.metrics);
         check.problems
     }
 }
 
-/// The place of a key of `[bcn]` or `[qcn]` that the simulator refuses.
-fn notification_place(section: &'static str, keys: &[&'static str], key: &str) -> Place {
+/// The location of a key of `[bcn]` or `[qcn]` that the simulator refuses.
+fn notification_location(section: &'static str, keys: &[&'static str], key: &str) -> Location {
     let key = keys.iter().find(|one| **one == key);
-    place(section, key.copied().unwrap_or_default())
+    location(section, key.copied().unwrap_or_default())
 }
 
-/// The place of a key in a section that exists once.
-const fn place(section: &'static str, key: &'static str) -> Place {
-    Place {
+/// The location of a key in a section that exists once.
+const fn location(section: &'static str, key: &'static str) -> Location {
+    Location {
         section,
         index: 0,
         key,
@@ -109,22 +109,20 @@ const fn place(section: &'static str, key: &'static str) -> Place {
 
 /// Collects problems.
 struct Check {
-    problems: Vec<(Option<Place>, String)>,
+    problems: Vec<(Option<Location>, String)>,
 }
 
 impl Check {
-    fn fail(&mut self, place: Place, message: impl fmt::Display) {
+    fn fail(&mut self, at: Location, message: impl fmt::Display) {
         let header = SECTIONS
             .iter()
-            .find(|section| section.name == place.section)
+            .find(|section| section.name == at.section)
             .map_or_else(String::new, Section::header);
-        self.problems.push((
-            Some(place),
-            format!("`{}` in {header}: {message}", place.key),
-        ));
+        self.problems
+            .push((Some(at), format!("`{}` in {header}: {message}", at.key)));
     }
 
-    fn bridge(&mut self, at: impl Fn(&'static str) -> Place, bridge: &Bridge) {
+    fn bridge(&mut self, at: impl Fn(&'static str) -> Location, bridge: &Bridge) {
         self.device(at("name"), &bridge.name);
         self.netns(at("netns"), bridge.netns.as_deref());
         let (buffer, threshold) = match bridge.queue {
@@ -204,13 +202,13 @@ impl Check {
         let (line, frame) = (super::PORT_RATE, super::FRAME_BYTES);
         if let Err(error) = config.bcn.0.rules(line, frame) {
             self.fail(
-                notification_place("bcn", super::notifications::BCN_KEYS, &error.key),
+                notification_location("bcn", super::notifications::BCN_KEYS, &error.key),
                 error.reason,
             );
         }
         if let Err(error) = config.qcn.0.rules(line, frame) {
             self.fail(
-                notification_place("qcn", super::notifications::QCN_KEYS, &error.key),
+                notification_location("qcn", super::notifications::QCN_KEYS, &error.key),
                 error.reason,
             );
         }
@@ -218,7 +216,7 @@ impl Check {
 
     fn endpoint(
         &mut self,
-        at: impl Fn(&'static str) -> Place,
+        at: impl Fn(&'static str) -> Location,
         endpoint: &Endpoint,
         feedback: Feedback,
     ) {
@@ -249,40 +247,40 @@ impl Check {
         let Response { rmin, m, round, .. } = *response;
         if rmin < MIN_RMIN || rmin >= ONE {
             self.fail(
-                place("response", "rmin"),
+                location("response", "rmin"),
                 format!("must be at least 1/65536 and below 1, not {rmin}"),
             );
         }
         if !(m > 1.0 && m <= 16.0) {
             self.fail(
-                place("response", "m"),
+                location("response", "m"),
                 format!("must be above 1 and at most 16, not {m}"),
             );
         }
         if let Round::Time(duration) = round {
-            self.not_zero(place("response", "round"), duration);
-            self.at_most(place("response", "round"), duration, MAX_STEP);
+            self.not_zero(location("response", "round"), duration);
+            self.at_most(location("response", "round"), duration, MAX_STEP);
         }
     }
 
     fn echo(&mut self, echo: &Echo) {
         // Protocols below 148 are assigned (IANA); 255 is reserved.
         let protocol = u32::from(echo.protocol);
-        self.range(place("echo", "protocol"), protocol, 148..=254);
+        self.range(location("echo", "protocol"), protocol, 148..=254);
         if let Every::Time(duration) = echo.every {
-            self.not_zero(place("echo", "every"), duration);
-            self.at_most(place("echo", "every"), duration, MAX_STEP);
+            self.not_zero(location("echo", "every"), duration);
+            self.at_most(location("echo", "every"), duration, MAX_STEP);
         }
         if echo.also_accept.is_some() && echo.key.is_none() {
             self.fail(
-                place("echo", "also_accept"),
+                location("echo", "also_accept"),
                 "does not apply without `key`: echoes are not signed then",
             );
         }
     }
 
     fn agent(&mut self, agent: &Agent) {
-        let at = |key| place("agent", key);
+        let at = |key| location("agent", key);
         let Agent {
             period,
             heartbeat,
@@ -316,7 +314,7 @@ impl Check {
     }
 
     fn metrics(&mut self, metrics: &Metrics) {
-        let at = |key| place("metrics", key);
+        let at = |key| location("metrics", key);
         let Metrics { listen, top_flows } = *metrics;
         if listen.is_some_and(|listen| listen.port() == 0) {
             self.fail(
@@ -336,29 +334,26 @@ impl Check {
         }
     }
 
-    fn range(&mut self, place: Place, value: u32, allowed: RangeInclusive<u32>) {
+    fn range(&mut self, at: Location, value: u32, allowed: RangeInclusive<u32>) {
         if !allowed.contains(&value) {
             let (low, high) = (allowed.start(), allowed.end());
-            self.fail(
-                place,
-                format!("must be between {low} and {high}, not {value}"),
-            );
+            self.fail(at, format!("must be between {low} and {high}, not {value}"));
         }
     }
 
-    fn rate(&mut self, place: Place, rate: Rate) {
+    fn rate(&mut self, at: Location, rate: Rate) {
         if rate.bytes_per_s() < MIN_RATE_BYTES_PER_S {
-            self.fail(place, format!("must be at least 8kbit, not {rate}"));
+            self.fail(at, format!("must be at least 8kbit, not {rate}"));
         }
     }
 
-    fn at_most(&mut self, place: Place, duration: DurationText, most: DurationText) {
+    fn at_most(&mut self, at: Location, duration: DurationText, most: DurationText) {
         if duration > most {
-            self.fail(place, format!("must be at most {most}, not {duration}"));
+            self.fail(at, format!("must be at most {most}, not {duration}"));
         }
     }
 
-    fn path(&mut self, place: Place, path: &Path, example: &str) {
+    fn path(&mut self, at: Location, path: &Path, example: &str) {
         let text = path.to_string_lossy();
         let reason = if !path.is_absolute() || text.contains('\0') {
             "must be an absolute path"
@@ -368,17 +363,17 @@ impl Check {
             return;
         };
         let text = text.escape_debug();
-        self.fail(place, format!("{reason} (such as {example}), not `{text}`"));
+        self.fail(at, format!("{reason} (such as {example}), not `{text}`"));
     }
 
-    fn not_zero(&mut self, place: Place, duration: DurationText) {
+    fn not_zero(&mut self, at: Location, duration: DurationText) {
         if duration.is_zero() {
-            self.fail(place, "must not be 0s");
+            self.fail(at, "must not be 0s");
         }
     }
 
     /// Checks keys that apply to one kind of queue.
-    fn queue(&mut self, at: &impl Fn(&'static str) -> Place, bridge: &Bridge) {
+    fn queue(&mut self, at: &impl Fn(&'static str) -> Location, bridge: &Bridge) {
         match bridge.queue {
             Queue::Virtual => {
                 if bridge.queue_rate.is_none() {
@@ -417,7 +412,7 @@ impl Check {
     }
 
     /// Checks a name as `dev_valid_name()` in net/core/dev.c does.
-    fn device(&mut self, place: Place, name: &str) {
+    fn device(&mut self, at: Location, name: &str) {
         let reason = if name.is_empty() {
             "it is empty"
         } else if name.len() > 15 && !is_pattern(name) {
@@ -429,43 +424,43 @@ impl Check {
         } else if name.contains(char::is_control) {
             "it contains a control character"
         } else {
-            return self.pattern(place, name);
+            return self.pattern(at, name);
         };
         self.fail(
-            place,
+            at,
             format!("invalid device name `{}`: {reason}", name.escape_debug()),
         );
     }
 
-    fn netns(&mut self, place: Place, netns: Option<&str>) {
+    fn netns(&mut self, at: Location, netns: Option<&str>) {
         let Some(netns) = netns else { return };
         let is_name = !netns.is_empty() && netns != "." && netns != ".." && !netns.contains('/');
         if netns.contains('\0') || !is_name && !netns.starts_with('/') {
             self.fail(
-                place,
+                at,
                 format!(
                     "must be a name in /run/netns or an absolute path, not `{}`",
                     netns.escape_debug()
                 ),
             );
         } else {
-            self.pattern(place, netns);
+            self.pattern(at, netns);
         }
     }
 
-    fn pattern(&mut self, place: Place, name: &str) {
+    fn pattern(&mut self, at: Location, name: &str) {
         if is_pattern(name)
             && let Err(error) = glob::Pattern::new(name)
         {
-            self.fail(place, format!("invalid pattern `{name}`: {}", error.msg));
+            self.fail(at, format!("invalid pattern `{name}`: {}", error.msg));
         }
     }
 
-    fn duplicate(&mut self, place: Place, name: &str, netns: Option<&str>) {
+    fn duplicate(&mut self, at: Location, name: &str, netns: Option<&str>) {
         let whose = match netns {
             Some(netns) => format!("in netns `{netns}`"),
             None => "in the agent's own netns".to_owned(),
         };
-        self.fail(place, format!("duplicate `{name}` {whose}"));
+        self.fail(at, format!("duplicate `{name}` {whose}"));
     }
 }

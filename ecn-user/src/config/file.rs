@@ -116,7 +116,7 @@ pub(super) const TOP_KEYS: [&str; 10] = [
 
 /// The value of the file that a problem is about.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct Location {
     pub(super) section: &'static str,
     /// Index among the sections of this name, for `[[section]]`.
     pub(super) index: usize,
@@ -163,15 +163,15 @@ impl Source<'_> {
     }
 
     /// Offset of a value, or of its section's beginning if the value is not in the file.
-    pub(super) fn locate(&self, place: Place) -> Option<usize> {
-        if place.section.is_empty() {
-            return self.table.get(place.key).map(|value| value.span().start);
+    pub(super) fn locate(&self, at: Location) -> Option<usize> {
+        if at.section.is_empty() {
+            return self.table.get(at.key).map(|value| value.span().start);
         }
-        let sections = self.sections(place.section);
-        let (header, table) = sections.get(place.index)?;
+        let sections = self.sections(at.section);
+        let (header, table) = sections.get(at.index)?;
         Some(
             table
-                .get(place.key)
+                .get(at.key)
                 .map_or(*header, |value| value.span().start),
         )
     }

@@ -727,7 +727,9 @@ impl Config {
         let problems: Vec<_> = config
             .check()
             .into_iter()
-            .map(|(place, message)| source.problem(place.and_then(|p| source.locate(p)), message))
+            .map(|(location, message)| {
+                source.problem(location.and_then(|p| source.locate(p)), message)
+            })
             .collect();
         if problems.is_empty() {
             Ok(config)

@@ -110,7 +110,7 @@ fn links_are_followed() {
         LinkEvent::Changed(link) if link.name == "p1" && link.master == Some(bridge.index))));
     nl.delete_link(bridge.index).expect("delete the bridge");
     nl.delete_link(port.index).expect("delete the port");
-    let mut went: Vec<_> = watch
+    let mut removed: Vec<_> = watch
         .drain()
         .expect("drain")
         .links
@@ -120,6 +120,6 @@ fn links_are_followed() {
             _ => None,
         })
         .collect();
-    went.sort();
-    assert_eq!(went, ["br", "p1", "p2"]);
+    removed.sort();
+    assert_eq!(removed, ["br", "p1", "p2"]);
 }

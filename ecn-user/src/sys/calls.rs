@@ -275,7 +275,7 @@ pub fn share_heap() {
 
 /// Returns memory to the kernel that the allocator retains after a burst: glibc does so by itself only at the top of
 /// its heap.
-pub fn give_back_memory() {
+pub fn trim_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes a number only.
     unsafe {

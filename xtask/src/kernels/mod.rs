@@ -59,7 +59,10 @@ const DECIDED_BY_KERNEL: [(&str, &[&str]); 20] = [
         &[END_OF_LIFE],
     ),
     ("taps::taps_are_left_out_without_tcx", &[END_OF_LIFE]),
-    ("virtual_queue::overload_does_not_pile_up", &[END_OF_LIFE]),
+    (
+        "virtual_queue::overload_does_not_accumulate",
+        &[END_OF_LIFE],
+    ),
     ("taps::machines_do_not_echo_for_others", &["7.3"]),
     ("backward::udp_over_ipv4_is_slowed", &ENDS),
     ("notifications::bcn_over_ipv4", &ENDS),

@@ -405,20 +405,20 @@ mod tests {
             "bcn.qeq=24kB",
         ];
         let mut switches = switches(&settings);
-        let mut told = |class, queued, note: u32| {
+        let mut notified = |class, queued, note: u32| {
             let view = queue_view(0, 1, class, 2, queued);
             switches.on_enqueue(&view, &mut packet(note), true)
         };
         let number = |class| queue_view(0, 1, class, 2, 0).queue;
-        let [first, other] = [0, 1].map(|class| told(class, 60_000, UNTAGGED).unwrap());
+        let [first, other] = [0, 1].map(|class| notified(class, 60_000, UNTAGGED).unwrap());
         assert_eq!((first.point, other.point), (number(0), number(1)));
         assert_eq!(first.feedback, other.feedback);
         // Still long, but much shorter than at the last sample: the feedback is positive.
-        assert_eq!(told(0, 30_000, number(1)), None);
-        assert!(told(0, 60_000, number(1)).is_some());
-        assert!(told(0, 30_000, number(0)).is_some());
+        assert_eq!(notified(0, 30_000, number(1)), None);
+        assert!(notified(0, 60_000, number(1)).is_some());
+        assert!(notified(0, 30_000, number(0)).is_some());
         // A short queue notifies only flows that it has slowed down.
-        assert_eq!(told(0, 0, UNTAGGED), None);
-        assert!(told(0, 0, number(0)).is_some());
+        assert_eq!(notified(0, 0, UNTAGGED), None);
+        assert!(notified(0, 0, number(0)).is_some());
     }
 }

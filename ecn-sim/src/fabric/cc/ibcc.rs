@@ -228,13 +228,13 @@ impl Marker {
     ) -> bool {
         let long = rules.threshold.is_some_and(|threshold| queued > threshold);
         let marks = has_credits || to_host && rules.hosts_are_masked;
-        long && marks && self.takes_turn(rules, bytes)
+        long && marks && self.is_selected(rules, bytes)
     }
 
     /// Marking with TCD: the port's state decides whether to mark and how; packet size and marking rate apply as
     /// without TCD. CE marks of earlier ports are not cleared.
     pub fn marks_by_state(&mut self, rules: &IbccRules, bytes: u32, own: Mark) -> Mark {
-        if own > Mark::None && rules.threshold.is_some() && self.takes_turn(rules, bytes) {
+        if own > Mark::None && rules.threshold.is_some() && self.is_selected(rules, bytes) {
             own
         } else {
             Mark::None
@@ -242,7 +242,7 @@ impl Marker {
     }
 
     /// Selects one of `marking_rate` eligible packets.
-    fn takes_turn(&mut self, rules: &IbccRules, bytes: u32) -> bool {
+    fn is_selected(&mut self, rules: &IbccRules, bytes: u32) -> bool {
         if u64::from(bytes) < rules.marking_size {
             return false;
         }

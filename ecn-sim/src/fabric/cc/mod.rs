@@ -547,8 +547,8 @@ mod tests {
                 switch,
                 ..queue_view(0, 1, 0, 1, 900_000)
             };
-            let mut told = || switches.on_enqueue(&at, &mut packet(UNTAGGED), true);
-            (0..64).map(|_| told().is_some()).collect()
+            let mut notified = || switches.on_enqueue(&at, &mut packet(UNTAGGED), true);
+            (0..64).map(|_| notified().is_some()).collect()
         };
         assert_eq!(drawn(1, 0), drawn(1, 0));
         assert_ne!(drawn(1, 0), drawn(2, 0));

@@ -396,14 +396,14 @@ mod tests {
         let mut switches = switches(&settings);
         // Long enough to be sampled after an eighth of that, which is one packet, from the first sample on.
         let [first, other] = [0, 1].map(|class| queue_view(0, 1, class, 2, 900_000));
-        let mut told = |place: QueueView| {
+        let mut notified = |place: QueueView| {
             let notice = switches.on_enqueue(&place, &mut packet(NONE), true);
             notice.map(|notice| (notice.point, notice.feedback))
         };
-        assert_eq!([first, first].map(&mut told), [None; 2]);
-        assert_eq!([other, other].map(&mut told), [None; 2]);
-        assert_eq!(told(first), Some((first.queue, 63)));
-        assert_eq!(told(other), Some((other.queue, 63)));
+        assert_eq!([first, first].map(&mut notified), [None; 2]);
+        assert_eq!([other, other].map(&mut notified), [None; 2]);
+        assert_eq!(notified(first), Some((first.queue, 63)));
+        assert_eq!(notified(other), Some((other.queue, 63)));
     }
 
     proptest! {

@@ -53,7 +53,7 @@ fn the_largest_fat_tree_has_few_routes() {
 
 /// A ring of five switches: each path of two links continues where another one starts.
 #[test]
-fn circles_are_found() {
+fn wait_cycles_are_found() {
     for plan in [
         fat_tree(54, 6),
         leaf_spine(21, 4, 3),
@@ -61,15 +61,14 @@ fn circles_are_found() {
         parking_lot(8, 4),
         chain(19),
     ] {
-        assert_eq!(Topology::new(plan).unwrap().circle(), None);
+        assert_eq!(Topology::new(plan).unwrap().wait_cycle(), None);
     }
     let mut plan = parking_lot(5, 5);
     plan.links.push((End::Switch(4), End::Switch(0)));
     let topology = Topology::new(plan).unwrap();
-    let circle = topology.circle().unwrap();
-    assert_eq!(circle.len(), 5);
-    let switches: HashSet<u32> =
-        (circle.iter().map(|port| topology.node[*port as usize])).collect();
+    let cycle = topology.wait_cycle().unwrap();
+    assert_eq!(cycle.len(), 5);
+    let switches: HashSet<u32> = (cycle.iter().map(|port| topology.node[*port as usize])).collect();
     assert_eq!(switches.len(), 5);
 }
 

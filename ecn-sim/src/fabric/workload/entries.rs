@@ -8,7 +8,7 @@ use serde::Deserialize;
 use rand::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
-use super::{Arrival, UNLIMITED, packet_time, turn};
+use super::{Arrival, UNLIMITED, packet_time, round_robin};
 use crate::bounds::ModelError;
 use crate::engine::{NS, Time};
 use crate::fabric::parameters::FabricParameters;
@@ -105,7 +105,7 @@ pub(crate) fn flows(
     }
     flows.sort_by_key(|(flow, _)| flow.start);
     let numbered = (1..).zip(flows).map(|(id, (flow, priority))| Arrival {
-        priority: priority.unwrap_or_else(|| turn(id, parameters.priorities)),
+        priority: priority.unwrap_or_else(|| round_robin(id, parameters.priorities)),
         ..flow
     });
     Ok(numbered.collect())

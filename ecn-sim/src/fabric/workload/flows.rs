@@ -6,7 +6,7 @@ use std::path::Path;
 use ecn_units::near;
 
 use super::table::{at, number, rows};
-use super::{Arrival, turn};
+use super::{Arrival, round_robin};
 use crate::engine::NS;
 use crate::fabric::parameters::FabricParameters;
 
@@ -79,7 +79,7 @@ pub(super) fn listed(
         .into_iter()
         .zip(1..)
         .map(|((arrival, given), id)| Arrival {
-            priority: given.map_or_else(|| turn(id, priorities), |priority| priority as u8),
+            priority: given.map_or_else(|| round_robin(id, priorities), |priority| priority as u8),
             ..arrival
         });
     Ok(classed.collect())
