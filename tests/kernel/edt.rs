@@ -188,7 +188,7 @@ fn udp() {
     };
     // An emulated kernel is late where packets are many.
     let (short, long): (&[u64], &[u64]) = if emulated() {
-        (&[1], &[10])
+        (&[1], &[1])
     } else {
         (&[1, 10], &[100, 300, 1000, 10])
     };

