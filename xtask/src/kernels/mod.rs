@@ -78,9 +78,6 @@ const DECIDED_BY_KERNEL: [(&str, &[&str]); 20] = [
 /// Time limit of all tests on a kernel, beyond which it is considered hung.
 const LIMIT: Duration = Duration::from_secs(1200);
 
-/// Maximum number of reruns, in another guest, of tests that failed: emulated kernels crash, too.
-const RERUNS: usize = 2;
-
 /// With more failures than this, tests are not rerun.
 const ACCIDENTS: usize = 3;
 
@@ -397,17 +394,15 @@ fn run(
         broken: Some(format!("{error:#}")),
         ..Column::default()
     });
-    for turn in 0..RERUNS {
-        let names = column.to_run_again(wanted);
-        if names.is_empty() {
-            break;
-        }
+    // As nextest does, once: emulated kernels crash, too.
+    let names = column.to_run_again(wanted);
+    if !names.is_empty() {
         let shown = names.join(" ");
         step::print(&format!(
             "kernel {}: running again: {shown}",
             kernel.version
         ));
-        if let Ok(again) = boot(kernel, binaries, &names, true, &log(turn + 2)) {
+        if let Ok(again) = boot(kernel, binaries, &names, true, &log(2)) {
             column.take(again);
         }
     }
