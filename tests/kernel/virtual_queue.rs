@@ -69,15 +69,20 @@ fn senders_come_down_to_its_rate() {
     std::thread::sleep(s(2));
     let mut waits = Vec::new();
     let mut rates = Vec::new();
+    // What the sources may send, to tell a wrong response from one that is not enforced.
+    let mut limits = Vec::new();
     for _ in 0..6 {
         rates.push(rate(&running, &lab, Duration::from_millis(500)) / queue_rate as f64);
         waits.push(running.maps.bridge_at(0, now_ns()).expect("counters"));
+        let flows = running.maps.flows().expect("flows");
+        let limit: u64 = flows.iter().map(|(_, flow)| flow.rate_bytes_per_s).sum();
+        limits.push(limit as f64 / queue_rate as f64);
     }
     let slot = running.slot(&port);
     let waits: Vec<u32> = waits.iter().map(|view| view.port(slot).cnt1).collect();
     let share = rates.iter().sum::<f64>() / rates.len() as f64;
     note(&format!(
-        "virtual queue: {share:.3} of its rate ({rates:.2?}), waiting {waits:?}, {:?}; {}",
+        "virtual queue: {share:.3} of its rate ({rates:.2?}), limits {limits:.2?}, waiting {waits:?}, {:?}; {}",
         running.port(&port),
         running.counts()
     ));
