@@ -249,15 +249,15 @@ struct Source {
 }
 
 impl Source {
-    /// Handles a notification about a frame; `times`: now, and when it was sent.
+    /// Handles a notification about a frame that was sent at step `sent`.
     fn on_notification(
         &mut self,
         policy: &Policy,
         stamps: Stamps,
-        times: (u64, u64),
+        now: u64,
+        sent: u64,
         feedback: Feedback,
     ) {
-        let (now, sent) = times;
         let falls = feedback.value(policy.weight) < 0;
         let ignored = match stamps {
             Stamps::Nothing => false,
@@ -306,7 +306,7 @@ impl Loop {
                 && sent + self.delay <= step
             {
                 notifications.pop_front();
-                sources[to].on_notification(&policy, self.stamps, (step, sent), feedback);
+                sources[to].on_notification(&policy, self.stamps, step, sent, feedback);
             }
             queue = queue.saturating_sub(FRAME);
             for (from, source) in sources.iter_mut().enumerate() {
