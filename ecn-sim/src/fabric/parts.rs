@@ -1,4 +1,4 @@
-//! Parallel execution of a run in parts, with one thread each.
+//! Parallel execution of a run in parts, by as many threads as there are cores for them.
 //!
 //! A node affects others no earlier than a link delay later. All parts of a network can therefore run for that long
 //! without exchanging events (conservative synchronisation: Chandy and Misra, CACM 24(4), 1981; here with windows), and
@@ -161,35 +161,179 @@ fn end<S: Scheme>(mut runs: Vec<Run<S>>) -> Result<Counts, RunError> {
 
 /// Time between two progress reports, and number of windows between two readings of the clock.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-const CLOCK_WINDOWS: u32 = 64;
+const CLOCK_WINDOWS: usize = 64;
 
 /// Packets for another part, with their arrival times.
 type Mail = Mutex<Vec<(Time, Packet)>>;
 
+/// A part's run.
+struct Task<'a, S: Scheme> {
+    run: Run<'a, S>,
+    number: usize,
+    /// Buffer for the packets received.
+    received: Vec<(Time, Packet)>,
+    /// Time of the last progress report.
+    looked: Instant,
+}
+
 /// State shared by the threads.
-struct Shared {
-    /// By destination part, then source part.
-    mail: Vec<Vec<Mail>>,
-    /// Time of each part's next event.
+struct Shared<'a, S: Scheme> {
+    tasks: Vec<Mutex<Task<'a, S>>>,
+    /// Number of windows for which each part has been claimed.
+    claimed: Vec<AtomicUsize>,
+    /// Number of parts that have completed the current window.
+    completed: AtomicUsize,
+    /// By parity of the window in which they are sent, destination part, and source part.
+    mail: [Vec<Vec<Mail>>; 2],
+    /// Time of each part's next event, or of the first packet that it has sent to others.
     next: Vec<AtomicU64>,
+    /// Time of the first event of the current window; `Time::MAX` after the last window.
+    first: AtomicU64,
     /// Whether a part has failed.
     failed: AtomicBool,
-    barrier: Barrier,
+    /// Time limit of the run.
+    limit: Time,
+    window: Gate,
 }
 
 /// Runs all parts to completion.
-fn together<S: Scheme>(runs: Vec<Run<S>>, ahead: Time) -> Vec<Run<S>> {
+///
+/// In each window, every thread runs the parts that no other thread has claimed, starting with its own. So a thread that
+/// another process displaces from its core delays the others by the part that it is running, and never by those that it
+/// has yet to run.
+fn together<'a, S: Scheme>(runs: Vec<Run<'a, S>>, ahead: Time) -> Vec<Run<'a, S>> {
     let count = runs.len();
     let row = || (0..count).map(|_| Mutex::default()).collect();
-    let shared = Shared {
-        mail: (0..count).map(|_| row()).collect(),
-        next: runs.iter().map(|_| AtomicU64::new(0)).collect(),
-        failed: AtomicBool::new(false),
-        barrier: Barrier::new(count),
+    let mail = || (0..count).map(|_| row()).collect();
+    let limit = runs.first().map_or(0, |run| run.limit);
+    let next = runs.iter().map(|run| AtomicU64::new(run.next_time()));
+    let next: Vec<_> = next.collect();
+    let has_failed = runs.iter().any(|run| run.error.is_some());
+    let task = |(number, run)| {
+        Mutex::new(Task {
+            run,
+            number,
+            received: Vec::new(),
+            looked: Instant::now(),
+        })
     };
-    at_once(runs.into_iter().enumerate().collect(), |(part, run)| {
-        windows(part, run, ahead, &shared)
-    })
+    let shared = Shared {
+        tasks: runs.into_iter().enumerate().map(task).collect(),
+        claimed: (0..count).map(|_| AtomicUsize::new(0)).collect(),
+        completed: AtomicUsize::new(0),
+        mail: [mail(), mail()],
+        next,
+        first: AtomicU64::new(Time::MAX),
+        failed: AtomicBool::new(has_failed),
+        limit,
+        window: Gate::default(),
+    };
+    shared.find_first();
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = count.min(cores);
+    let own = (0..threads).map(|thread| thread * count / threads);
+    at_once(own.collect(), |own| shared.work(own, ahead));
+    let Shared {
+        tasks,
+        mail,
+        window,
+        ..
+    } = shared;
+    let end = |task: Mutex<Task<'a, S>>| {
+        let mut task = task.into_inner().unwrap_or_else(PoisonError::into_inner);
+        task.receive(&mail, window.number());
+        task.run
+    };
+    tasks.into_iter().map(end).collect()
+}
+
+impl<S: Scheme> Shared<'_, S> {
+    /// Runs parts window by window, `own` before others.
+    fn work(&self, own: usize, ahead: Time) {
+        let count = self.tasks.len();
+        loop {
+            let window = self.window.number();
+            if self.first.load(Ordering::Relaxed) == Time::MAX {
+                return;
+            }
+            for part in (own..count).chain(0..own) {
+                // Fails for a part of this window that is claimed already, and for a window that is over.
+                let claim = self.claimed[part].compare_exchange(
+                    window,
+                    window.wrapping_add(1),
+                    Ordering::Relaxed,
+                    Ordering::Relaxed,
+                );
+                if claim.is_ok() {
+                    self.advance(part, window, ahead);
+                }
+            }
+            self.window.wait(window);
+        }
+    }
+
+    /// Runs a part for one window; the last part opens the next window.
+    fn advance(&self, part: usize, window: usize, ahead: Time) {
+        let mut task = lock(&self.tasks[part]);
+        let next = task.advance(self, window, ahead);
+        if task.run.error.is_some() {
+            self.failed.store(true, Ordering::Relaxed);
+        }
+        drop(task);
+        self.next[part].store(next, Ordering::Relaxed);
+        if self.completed.fetch_add(1, Ordering::AcqRel) + 1 < self.tasks.len() {
+            return;
+        }
+        self.completed.store(0, Ordering::Relaxed);
+        self.find_first();
+        self.window.open();
+    }
+
+    /// Finds the first event of the next window.
+    fn find_first(&self) {
+        let times = self.next.iter().map(|next| next.load(Ordering::Relaxed));
+        let first = times.min().filter(|first| *first <= self.limit);
+        let first = first.filter(|_| !self.failed.load(Ordering::Relaxed));
+        self.first
+            .store(first.unwrap_or(Time::MAX), Ordering::Relaxed);
+    }
+}
+
+impl<S: Scheme> Task<'_, S> {
+    /// Runs for one window, and returns the time of the next event or of the first packet sent to other parts.
+    fn advance(&mut self, shared: &Shared<'_, S>, window: usize, ahead: Time) -> Time {
+        self.receive(&shared.mail, window);
+        let run = &mut self.run;
+        let first = shared.first.load(Ordering::Relaxed);
+        let (begin, until) = run.change_links(first);
+        if window.is_multiple_of(CLOCK_WINDOWS) && self.looked.elapsed() >= LOOK_EVERY {
+            // With few events, the next event-driven report may be far away. Samples only up to `begin`: links may
+            // change before `first`.
+            run.sample(begin);
+            run.poll_watch();
+            self.looked = Instant::now();
+        }
+        run.advance((begin + ahead).min(until).min(run.limit + 1));
+        let mut next = run.next_time();
+        for (to, leaving) in run.leaving.iter_mut().enumerate() {
+            if let Some(first) = leaving.iter().map(|(time, _)| *time).min() {
+                next = next.min(first);
+                mem::swap(
+                    &mut *lock(&shared.mail[window % 2][to][self.number]),
+                    leaving,
+                );
+            }
+        }
+        next
+    }
+
+    /// Receives the packets that other parts sent in the window before.
+    fn receive(&mut self, mail: &[Vec<Vec<Mail>>; 2], window: usize) {
+        for mail in &mail[window.wrapping_add(1) % 2][self.number] {
+            self.received.append(&mut lock(mail));
+        }
+        self.run.receive_mail(&mut self.received);
+    }
 }
 
 /// Calls a function on each element, each in its own thread.
@@ -206,103 +350,49 @@ fn at_once<T: Send, R: Send>(these: Vec<T>, what: impl Fn(T) -> R + Sync) -> Vec
     })
 }
 
-/// Runs a part window by window, each `ahead` long.
-fn windows<'a, S: Scheme>(
-    part: usize,
-    mut run: Run<'a, S>,
-    ahead: Time,
-    shared: &Shared,
-) -> Run<'a, S> {
-    let (mut round, mut looked) = (0_u32, Instant::now());
-    let mut all = Vec::new();
-    loop {
-        shared.next[part].store(run.next_time(), Ordering::Relaxed);
-        if run.error.is_some() {
-            shared.failed.store(true, Ordering::Relaxed);
-        }
-        shared.barrier.wait();
-        let times = shared.next.iter().map(|next| next.load(Ordering::Relaxed));
-        let first = times.min().unwrap_or(Time::MAX);
-        if first > run.limit || shared.failed.load(Ordering::Relaxed) {
-            return run;
-        }
-        round = round.wrapping_add(1);
-        let (begin, until) = run.change_links(first);
-        if round.is_multiple_of(CLOCK_WINDOWS) && looked.elapsed() >= LOOK_EVERY {
-            // With few events, the next event-driven report may be far away. Samples only up to `begin`: links may
-            // change before `first`.
-            run.sample(begin);
-            run.poll_watch();
-            looked = Instant::now();
-        }
-        run.advance((begin + ahead).min(until).min(run.limit + 1));
-        for (to, leaving) in run.leaving.iter_mut().enumerate() {
-            if !leaving.is_empty() {
-                mem::swap(&mut *lock(&shared.mail[to][part]), leaving);
-            }
-        }
-        shared.barrier.wait();
-        for mail in &shared.mail[part] {
-            all.append(&mut lock(mail));
-        }
-        run.receive_mail(&mut all);
-    }
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A barrier at which threads spin, then yield, then sleep: windows are short, and that of the standard library sleeps for
-/// longer than many of them. But a thread that only yields keeps the core from one that another process has displaced.
-struct Barrier {
-    count: usize,
-    /// Spins before a thread yields the core; none where others wait for it.
-    spins: u32,
-    arrived: AtomicUsize,
-    round: AtomicUsize,
+/// Number of the current window. Threads that wait for the next one spin, then yield, then sleep: windows are short, and
+/// sleeping at once takes longer than many of them. But a thread that only yields keeps its core from one that another
+/// process has displaced.
+#[derive(Default)]
+struct Gate {
+    number: AtomicUsize,
     sleepers: AtomicUsize,
     sleep: Mutex<()>,
     wake: Condvar,
 }
 
-impl Barrier {
-    /// Spins where each thread has its own core.
+impl Gate {
+    /// Spins before a thread yields its core.
     const SPINS: u32 = 200;
     /// Yields before a thread sleeps.
     const YIELDS: u32 = 100;
 
-    fn new(count: usize) -> Self {
-        let cores = thread::available_parallelism().map_or(1, NonZero::get);
-        Self {
-            count,
-            spins: if count <= cores { Self::SPINS } else { 0 },
-            arrived: AtomicUsize::new(0),
-            round: AtomicUsize::new(0),
-            sleepers: AtomicUsize::new(0),
-            sleep: Mutex::new(()),
-            wake: Condvar::new(),
+    fn number(&self) -> usize {
+        self.number.load(Ordering::SeqCst)
+    }
+
+    /// Opens the next window.
+    fn open(&self) {
+        // Either this sees the sleeper, or the sleeper sees the new number: both orders are sequentially consistent.
+        self.number.fetch_add(1, Ordering::SeqCst);
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            let _asleep = lock(&self.sleep);
+            self.wake.notify_all();
         }
     }
 
-    fn wait(&self) {
-        let round = self.round.load(Ordering::Acquire);
-        if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.count {
-            self.arrived.store(0, Ordering::Relaxed);
-            // Either this sees the sleeper, or the sleeper sees the round: both orders are sequentially consistent.
-            self.round.store(round.wrapping_add(1), Ordering::SeqCst);
-            if self.sleepers.load(Ordering::SeqCst) > 0 {
-                let _asleep = lock(&self.sleep);
-                self.wake.notify_all();
-            }
-            return;
-        }
-        let is_over = || self.round.load(Ordering::SeqCst) != round;
-        for turn in 0..self.spins + Self::YIELDS {
+    /// Waits until a window is over.
+    fn wait(&self, window: usize) {
+        let is_over = || self.number() != window;
+        for turn in 0..Self::SPINS + Self::YIELDS {
             if is_over() {
                 return;
             }
-            if turn < self.spins {
+            if turn < Self::SPINS {
                 hint::spin_loop();
             } else {
                 thread::yield_now();
