@@ -44,6 +44,8 @@ fn start_limited(lab: &Lab, port: Option<u64>, every: Every) -> Running {
     config.bridges[0].buffer = 2;
     config.response.rmin = "1/4".parse().expect("a fraction");
     config.echo.every = every;
+    // Entries are still there when a test has failed.
+    config.flow.idle = DurationText::from_secs(600);
     Running::start(
         running::with_endpoints(config, lab, &[0, 1], link()),
         Options::default(),

@@ -310,7 +310,7 @@ fn within_rates(case: &Case, network: &Network, record: &Record) -> Result<(), T
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1_200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 
     /// The checks after each event are cnt1 = scan, 0 <= cnt2 <= cnt1, buffers within their size,
     /// and work conservation.

@@ -8,8 +8,8 @@ mod fetch;
 mod guest;
 mod harness;
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -121,9 +121,6 @@ struct Selection {
     exact: bool,
 }
 
-/// Below this many tests, a further guest does not pay off: it boots, and starts its first test, in some 15 s.
-const TESTS_PER_GUEST: usize = 8;
-
 impl Selection {
     /// Those of [`DECIDED_BY_KERNEL`] for a series.
     fn decided_by(series: &str) -> Self {
@@ -133,26 +130,6 @@ impl Selection {
             tests: here.map(|(name, _)| (*name).to_owned()).collect(),
             exact: true,
         }
-    }
-
-    /// Divides the tests among at most this many guests, if they are named; otherwise one guest runs all.
-    fn divided(&self, guests: usize) -> Vec<Self> {
-        let guests = if self.exact {
-            self.tests.len().div_ceil(TESTS_PER_GUEST).clamp(1, guests)
-        } else {
-            1
-        };
-        let part = |first: usize| Self {
-            tests: self
-                .tests
-                .iter()
-                .skip(first)
-                .step_by(guests)
-                .cloned()
-                .collect(),
-            exact: self.exact,
-        };
-        (0..guests).map(part).collect()
     }
 }
 
@@ -336,34 +313,23 @@ fn executable(messages: &str) -> Option<PathBuf> {
     path.map(PathBuf::from)
 }
 
-/// Tests all kernels, one guest per processor at a time: more disturb each other, and take longer in all. Named tests of
-/// a kernel are divided among that many guests, so that no processor is idle at the end.
+/// Tests all kernels, one guest per processor at a time: more disturb each other, and take longer in all. Those with most
+/// tests come first, so that no processor is idle for long at the end.
 fn run_all(kernels: &[(Kernel, Selection)], binaries: &Binaries, log: &Path) -> Vec<Column> {
     let processors = thread::available_parallelism().map_or(1, usize::from);
-    let jobs: Vec<_> = kernels
-        .iter()
-        .enumerate()
-        .flat_map(|(number, (kernel, selection))| {
-            let parts = selection.divided(processors);
-            parts.into_iter().map(move |part| (number, kernel, part))
-        })
-        .collect();
-    let next = Mutex::new(jobs.iter().enumerate());
+    let mut jobs: Vec<_> = kernels.iter().enumerate().collect();
+    jobs.sort_by_key(|(_, (_, selection))| Reverse(selection.tests.len()));
+    let next = Mutex::new(jobs.iter());
     let done: Mutex<BTreeMap<usize, Column>> = Mutex::new(BTreeMap::new());
     let worker = || {
         loop {
             let job = next.lock().ok().and_then(|mut next| next.next());
-            let Some((guest, (number, kernel, part))) = job else {
+            let Some((number, (kernel, selection))) = job else {
                 break;
             };
-            let column = run(kernel, guest, binaries, part, log);
+            let column = run(kernel, binaries, selection, log);
             if let Ok(mut done) = done.lock() {
-                match done.entry(*number) {
-                    Entry::Vacant(entry) => {
-                        entry.insert(column);
-                    }
-                    Entry::Occupied(mut entry) => entry.get_mut().join(column),
-                }
+                done.insert(*number, column);
             }
         }
     };
@@ -377,17 +343,11 @@ fn run_all(kernels: &[(Kernel, Selection)], binaries: &Binaries, log: &Path) -> 
         .map_or_else(|_| Vec::new(), Iterator::collect)
 }
 
-/// Runs tests on a kernel, in the guest with this number and, for those that fail, in further ones.
-fn run(
-    kernel: &Kernel,
-    guest: usize,
-    binaries: &Binaries,
-    wanted: &Selection,
-    log: &Path,
-) -> Column {
+/// Runs tests on a kernel, in one guest, and those that fail in a second one.
+fn run(kernel: &Kernel, binaries: &Binaries, wanted: &Selection, log: &Path) -> Column {
     step::print(&format!("kernel {}: booting", kernel.version));
     // A separate log for each guest: that of a crashed one shows the reason.
-    let log = |turn: usize| log.join(format!("kernel-{}-{guest}-{turn}.log", kernel.series));
+    let log = |turn: usize| log.join(format!("kernel-{}-{turn}.log", kernel.series));
     let first = boot(kernel, binaries, &wanted.tests, wanted.exact, &log(1));
     let mut column = first.unwrap_or_else(|error| Column {
         version: kernel.version.clone(),
@@ -470,8 +430,7 @@ impl Column {
     }
 
     /// The tests to rerun in another guest: those that failed and, if this guest died, those that it did not reach.
-    /// Emulated kernels crash: 6.12 did in `edt::udp` in three of eight runs under load, with flags that contain part
-    /// of an address, which is impossible on a real processor.
+    /// Emulated kernels have crashed with values that are impossible on a real processor.
     fn to_run_again(&self, wanted: &Selection) -> Vec<String> {
         let mut names = self.failed();
         if names.len() > ACCIDENTS || self.broken.is_some() && self.took >= LIMIT {
@@ -506,14 +465,6 @@ impl Column {
                 _ => {}
             }
         }
-    }
-
-    /// Adds what another guest with the same kernel ran.
-    fn join(&mut self, other: Self) {
-        self.took += other.took;
-        self.broken = self.broken.take().or(other.broken);
-        self.tests.extend(other.tests);
-        self.again.extend(other.again);
     }
 
     fn number(&self, word: &str) -> usize {
@@ -663,30 +614,6 @@ mod tests {
         let mut late = Column::read("6.1", &ended(None));
         late.took = LIMIT;
         assert!(late.to_run_again(&wanted(true)).is_empty());
-    }
-
-    #[test]
-    fn named_tests_are_divided_and_joined() {
-        let names: Vec<_> = (0..TESTS_PER_GUEST + 2).map(|n| n.to_string()).collect();
-        let mut selection = Selection {
-            tests: names.clone(),
-            exact: true,
-        };
-        let tests = |parts: Vec<Selection>| -> Vec<_> {
-            parts.into_iter().map(|part| part.tests).collect()
-        };
-        assert_eq!(tests(selection.divided(1)), vec![names.clone()]);
-        let [even, odd] = [0, 1].map(|first| names.iter().skip(first).step_by(2).cloned());
-        let halves: [Vec<_>; 2] = [even.collect(), odd.collect()];
-        assert_eq!(tests(selection.divided(2)), halves);
-        assert_eq!(tests(selection.divided(8)), halves);
-        selection.exact = false;
-        assert_eq!(tests(selection.divided(2)), [names]);
-        let mut column = Column::read("6.1", &ended(Some(101)));
-        let died = Column::read("6.1", &ended(None));
-        column.join(died);
-        assert!(column.broken.is_some() && !column.is_good());
-        assert_eq!(column.took, Duration::from_secs(14));
     }
 
     #[test]
