@@ -192,7 +192,7 @@ fn udp() {
     check_fq(&running);
     drop(stream);
     if !emulated() {
-        let stream = Stream::deep(&lab.hosts[0], &lab.hosts[1], 7001, 1458);
+        let _stream = Stream::deep(&lab.hosts[0], &lab.hosts[1], 7001, 1458);
         // A machine that cannot send at any of these rates limits nothing, and has its own root back by then.
         let long = [100, 300, 1000, 10];
         if hold(&lab, &mut running, protocol::UDP, WITHIN, &long) > 0 {
