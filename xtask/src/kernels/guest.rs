@@ -232,8 +232,8 @@ fn boot(
         let mut qemu = Command::new("qemu-system-x86_64");
         qemu.args(["-nodefaults", "-no-user-config", "-no-reboot"])
             .args(["-display", "none", "-machine", "pc"])
-            // Not one thread per processor: then kernels crashed at times while they patched their code, and
-            // one of thousands of atomic additions was lost now and then. Two guests side by side take no longer.
+            // Not one thread per processor: then kernels crashed at times while they patched their code. Two guests
+            // side by side take no longer.
             .args(["-accel", "tcg,thread=single", "-cpu", "max"])
             .args(["-smp", &PROCESSORS.to_string(), "-m", "1G"])
             .arg("-kernel")
