@@ -65,7 +65,7 @@ impl Folder {
     fn start(&self, ecn: &Path, seconds: &str, options: &str) -> Process {
         let out = self.0.join("figures");
         let out = out.to_str().expect("a path");
-        let words = ["rig", "run", "--seconds", seconds, "--warm-up", "3"];
+        let words = ["rig", "run", "--seconds", seconds, "--warm-up", "4"];
         let words = words.into_iter().chain(options.split_whitespace());
         let words: Vec<_> = words.chain(["--out", out, "-j"]).collect();
         Process::start(ecn, &words, &self.0.join("rig"))

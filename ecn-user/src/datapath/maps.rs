@@ -86,8 +86,8 @@ impl BridgeView {
         }
     }
 
-    /// Removes what has left the virtual queues by now, which the counters contain until the next packet. Bridge and
-    /// queues are read one after the other, so this may be off by the packets in between.
+    /// Removes what has left the virtual queues by now, which the counters contain until the next packet. Queues and
+    /// bridge are read one after the other, so this may be off by the packets in between.
     fn catch_up(&mut self, queues: &[u8], now_ns: u64) {
         let at = std::mem::offset_of!(abi::Virtual, queues);
         let queues = queues.get(at..).unwrap_or_default();
@@ -101,9 +101,9 @@ impl BridgeView {
                     p.occupancy = p.occupancy.saturating_sub(n)
                 });
                 self.change_port(o as u32, |p| {
+                    p.departed += u64::from(n.min(p.cnt1));
                     p.cnt1 = p.cnt1.saturating_sub(n);
                     p.cnt2 = p.cnt2.min(p.cnt1);
-                    p.departed += u64::from(n);
                 });
             }
         }
@@ -424,10 +424,12 @@ impl Maps {
     ///
     /// [`Error::Map`]
     pub fn bridge_at(&self, number: u32, now_ns: u64) -> Result<BridgeView> {
-        let mut view = self.bridge(number)?;
+        // First: what the kernel dequeues before the bridge is read is subtracted twice, and no counter is below zero. In
+        // the other order an empty queue could seem to hold packets.
         let map = self.virtual_queues.fd().as_fd();
         let queues = sys::map_value(map, size_of::<abi::Virtual>(), number)
             .map_err(|errno| Error::map(name::VIRTUAL)(MapError::IoError(errno.into())))?;
+        let mut view = self.bridge(number)?;
         view.catch_up(&queues, now_ns);
         Ok(view)
     }
