@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File},
     io::{PipeReader, PipeWriter, Read as _},
-    os::unix::fs::symlink,
+    os::unix::fs::{MetadataExt as _, symlink},
     path::Path,
     process::{Command, Stdio},
     sync::mpsc,
@@ -313,6 +313,9 @@ fn a_full_file_system() {
     let (mut lab, folder) = (Lab::new(3), Folder::new());
     lab.unplug(2);
     let mut agent = killed::start(&ecn, &lab, &folder);
+    // Just after it has written its state, the agent reserves space for the next.
+    let reserved = || fs::metadata("/run/ecn/state.next").is_ok_and(|next| next.blocks() > 0);
+    assert!(eventually(s(5), reserved), "{}", folder.log());
     let none = None::<&str>;
     let small = mount(none, "/run", none, MsFlags::MS_REMOUNT, Some("size=256k"));
     small.expect("remount");

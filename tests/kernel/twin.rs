@@ -3,7 +3,7 @@
 //! The tests compare one row each, with a bound for any machine. `cargo xtask bench twin` also runs the ignored ones, which
 //! compare all rows, with a bound for a quiet machine.
 
-use std::path::Path;
+use std::{collections::HashMap, path::Path};
 
 use ecn_tests::{
     ecn_or_skip, kernel_test, note,
@@ -20,9 +20,10 @@ mod bench;
 const SHARES: [&str; 5] = ["root", "inter_switch", "local", "remote", "victim"];
 /// Of the rig: the victim, whose flow the first burst slows down most, takes 1 to 3 s to get its share.
 const WARM_UP: u64 = 4;
+const SECONDS: u64 = 8;
 /// Of the benchmark's bridges.
 const BRIDGE_WARM_UP: u64 = 2;
-const SECONDS: u64 = 4;
+const BRIDGE_SECONDS: u64 = 4;
 /// Maximum difference between simulator and kernel: of a link's rate, or of a queue's capacity.
 const NEAR: f64 = 0.1;
 /// The same on a quiet machine.
@@ -31,8 +32,20 @@ const NEAR_QUIET: f64 = 0.05;
 const RUNS: usize = 3;
 type Shares = [f64; SHARES.len()];
 
-fn shares(value: &Value) -> Shares {
-    SHARES.map(|key| value[key].as_f64().expect("a share"))
+/// Medians of a run's samples after its warm-up: unlike means, they hardly change if the machine stands still for a moment.
+fn sampled(path: &Path, warm_up_s: u64) -> Shares {
+    type Sample = HashMap<String, String>;
+    let mut reader = csv::Reader::from_path(path).expect("samples");
+    let samples = reader.deserialize::<Sample>();
+    let samples = samples.map(|sample| {
+        let sample = sample.expect("a sample");
+        let number = |key| sample[key].parse::<f64>().expect("a number");
+        (number("t_s"), SHARES.map(number))
+    });
+    let measured = samples.filter(|(t_s, _)| *t_s > warm_up_s as f64);
+    let measured: Vec<_> = measured.map(|(_, shares)| shares).collect();
+    assert!(measured.len() >= 10, "{measured:?}");
+    medians(&measured)
 }
 
 fn document(ecn: &Path, words: &[impl AsRef<str>]) -> Value {
@@ -100,8 +113,10 @@ impl Row {
         ]);
         words.extend(["--out", out.to_str().expect("a path"), "-j"].map(str::to_owned));
         let report = document(ecn, &words);
+        assert_eq!(report["phases"][0]["marking"], self.marking);
+        let shares = sampled(&out.join("rig-samples.csv"), self.warm_up_s);
         let _ = std::fs::remove_dir_all(out);
-        shares(&report["phases"][0])
+        shares
     }
 
     fn simulated(&self, ecn: &Path) -> Shares {
@@ -116,8 +131,9 @@ impl Row {
         set("duration", &format!("{duration}s"));
         let report = document(ecn, &words);
         assert_eq!(report["scenario"], "rig");
-        assert!(report["windows"][0]["root_queue_mean_packets"].is_f64());
-        shares(&report["windows"][0])
+        let window = &report["windows"][0];
+        assert!(window["root_queue_mean_packets"].is_f64());
+        SHARES.map(|key| window[key].as_f64().expect("a share"))
     }
 }
 
@@ -209,7 +225,7 @@ fn mbit_per_s(outcome: &Value) -> f64 {
 }
 
 fn seen_on_a_bridge(ecn: &Path, row: &str, full: f64) -> Bridge {
-    let outcome = bench::outcome(row, "ecn", ecn, BRIDGE_WARM_UP + SECONDS).expect("a run");
+    let outcome = bench::outcome(row, "ecn", ecn, BRIDGE_WARM_UP + BRIDGE_SECONDS).expect("a run");
     let other = outcome["host_mbit_per_s"][4].as_f64();
     let other = other.filter(|_| row.starts_with("mixed")).unwrap_or(0.0);
     let queue = outcome["queue_mean_packets"].as_f64().expect("a queue");
@@ -219,7 +235,7 @@ fn seen_on_a_bridge(ecn: &Path, row: &str, full: f64) -> Bridge {
 fn simulated_bridge(ecn: &Path, settings: &[&str]) -> Bridge {
     let set = [
         format!("warm_up={BRIDGE_WARM_UP}s"),
-        format!("duration={}s", BRIDGE_WARM_UP + SECONDS),
+        format!("duration={}s", BRIDGE_WARM_UP + BRIDGE_SECONDS),
     ];
     let mut words = vec!["sim", "run", "bridge", "-j"];
     for setting in settings
@@ -245,7 +261,7 @@ fn compare_bridges(rows: &[BridgeRow], runs: usize, bound: f64) {
     let ecn = ecn_or_skip!();
     let _alone = alone();
     // Where a timer is later than HTB's burst the port loses some per cent of its rate, independent of control.
-    let full = bench::outcome("udp-10", "none", &ecn, BRIDGE_WARM_UP + SECONDS);
+    let full = bench::outcome("udp-10", "none", &ecn, BRIDGE_WARM_UP + BRIDGE_SECONDS);
     let full = mbit_per_s(&full.expect("a run"));
     note(&format!("a full port carries {full:.1} Mbit/s"));
     let compared = rows.iter().map(|(row, settings)| {
