@@ -130,8 +130,10 @@ pub(super) fn changes(counts: &Counts, port: u32) -> impl Iterator<Item = Traced
 
 /// Times at which a port was turned ON, and OFF again.
 pub(super) fn on_periods(counts: &Counts, port: u32) -> Vec<(Time, Time)> {
-    let turns = changes(counts, port).filter(|t| matches!(t.change, Change::On | Change::Off));
-    let turns: Vec<Traced> = turns.collect();
-    let pairs = turns.windows(2).filter(|pair| pair[0].change == Change::On);
+    let toggles = changes(counts, port).filter(|t| matches!(t.change, Change::On | Change::Off));
+    let toggles: Vec<Traced> = toggles.collect();
+    let pairs = toggles
+        .windows(2)
+        .filter(|pair| pair[0].change == Change::On);
     pairs.map(|pair| (pair[0].time, pair[1].time)).collect()
 }

@@ -83,9 +83,9 @@ pub(super) fn flips(bench: &Bench, scheme: &str) -> Result<([u32; 3], Counts), R
     let chain = chain(&format!("{network} scheme={scheme}"), ALTERNATING, MS)?;
     let counts = bench.traced(&chain)?;
     let p2 = ports(&chain)?[2];
-    let turns = |change| changes(&counts, p2).filter(move |t| t.change == change);
-    let last = turns(Change::Off).last().map_or(0, |t| t.time);
-    let count = |change| turns(change).filter(|t| t.time <= last).count() as u32;
+    let changes_of = |change| changes(&counts, p2).filter(move |t| t.change == change);
+    let last = changes_of(Change::Off).last().map_or(0, |t| t.time);
+    let count = |change| changes_of(change).filter(|t| t.time <= last).count() as u32;
     let all = [
         Change::Off,
         Change::State(State::Congestion),

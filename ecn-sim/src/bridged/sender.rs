@@ -184,12 +184,12 @@ impl Sender {
             self.flow.accept_notification(report).ok()?;
         }
         let decreases = self.flow.decreases;
-        let tell = self
+        let notify = self
             .flow
             .react(policy, report, self.link_bytes_per_s, now / NS);
         let decreased = self.flow.decreases != decreases;
         let marked = self.marked.take_if(|_| decreased);
-        tell.then_some(RateUpdate {
+        notify.then_some(RateUpdate {
             flow: number,
             rate_bytes_per_s: self.flow.rate_bytes_per_s,
             decreased,
@@ -271,12 +271,12 @@ impl Sender {
         let flow = &mut self.flow;
         flow.response
             .compare_with_siblings(siblings.initial_ipd(now_ns));
-        let (reaction, tell) = flow.respond(policy, delta, self.in_force, departed, link, now_ns);
+        let (reaction, notify) = flow.respond(policy, delta, self.in_force, departed, link, now_ns);
         if reaction.decreased != 0 {
             siblings.ipd = siblings.mean_ipd(flow.response.ipd, now_ns);
             siblings.at_ns = now_ns;
         }
-        tell.then_some(RateUpdate {
+        notify.then_some(RateUpdate {
             flow: number,
             rate_bytes_per_s: self.flow.rate_bytes_per_s,
             decreased: reaction.decreased != 0,

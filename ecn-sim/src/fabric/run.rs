@@ -837,10 +837,10 @@ impl<'a, S: Scheme> Run<'a, S> {
             Kind::Pause | Kind::Resume => {
                 let paused = packet.number;
                 self.packets.remove(id);
-                let mut turns = paused as u8 ^ self.ports[number as usize].off;
-                while turns != 0 {
-                    let class = turns.trailing_zeros() as u8;
-                    turns &= turns - 1;
+                let mut changed = paused as u8 ^ self.ports[number as usize].off;
+                while changed != 0 {
+                    let class = changed.trailing_zeros() as u8;
+                    changed &= changed - 1;
                     self.set_on(number, class, paused >> class & 1 == 0);
                 }
                 self.wake(number);

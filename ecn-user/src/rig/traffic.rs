@@ -395,7 +395,7 @@ pub fn run(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
         start_ns: AtomicU64::new(0),
         stop: AtomicBool::new(false),
     };
-    let mut say = move |report: &Report| {
+    let mut write_report = move |report: &Report| {
         let text = serde_json::to_string(report).map_err(io::Error::from);
         text.and_then(|text| writeln!(output, "{text}").and_then(|()| output.flush()))
             .map_err(process("write the report of"))
@@ -411,14 +411,14 @@ pub fn run(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
         shared.start_ns.store(now_ns(), Relaxed);
         let all = Duration::from_micros(shared.plan.stagger_us) * shared.plan.flows.len() as u32;
         std::thread::sleep(all);
-        say(&shared.report())?;
+        write_report(&shared.report())?;
         loop {
             line.clear();
             let len = input.read_line(&mut line).map_err(process("command"))?;
             match line.trim() {
                 _ if len == 0 => break,
                 "stop" => break,
-                "snapshot" => say(&shared.report())?,
+                "snapshot" => write_report(&shared.report())?,
                 "" => {}
                 other => return Err(Error::Line(format!("{other:?}; expected snapshot or stop"))),
             }
@@ -433,7 +433,7 @@ pub fn run(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         }
-        say(&report)
+        write_report(&report)
     })
 }
 

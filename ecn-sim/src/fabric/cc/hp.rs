@@ -308,7 +308,7 @@ impl HpFlow {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::fabric::cc::tests::{come, marked, queue_view, switches};
+    use crate::fabric::cc::tests::{enqueue, marked, queue_view, switches};
 
     /// LIPD, one more packet time per decrease: marks on packets that were in flight at a decrease belong to its round,
     /// and cause no further one.
@@ -352,11 +352,11 @@ mod tests {
         let new = || switches(&["scheme=lipd/input", "hp.buffer=4"]);
         let same = [1, 2, 1, 2].map(|out| queue_view(0, out, 0, 1, 0));
         let mut full = new();
-        come(&mut full, &same);
+        enqueue(&mut full, &same);
         assert_eq!(marked(&mut full, &same), 4);
         let others = [3, 4, 5, 6].map(|input| queue_view(input, 1, 0, 1, 0));
         let mut shared = new();
-        come(&mut shared, &others);
+        enqueue(&mut shared, &others);
         assert_eq!(marked(&mut shared, &others), 0);
     }
 
@@ -366,11 +366,11 @@ mod tests {
         let mut switches = switches(&["scheme=lipd/input", "hp.buffer=4", "flow_control=none"]);
         let one = [queue_view(0, 1, 0, 1, 0)];
         for _ in 0..10 {
-            come(&mut switches, &one);
+            enqueue(&mut switches, &one);
             switches.on_drop(&one[0]);
         }
         let three = [one[0]; 3];
-        come(&mut switches, &three);
+        enqueue(&mut switches, &three);
         assert_eq!(marked(&mut switches, &three), 0);
     }
 
@@ -379,11 +379,11 @@ mod tests {
     fn hp_counts_by_class() {
         let mut switches = switches(&["scheme=lipd/input", "hp.buffer=4", "priorities=2"]);
         let both = [0, 0, 0, 1, 1, 1].map(|class| queue_view(0, 1, class, 2, 0));
-        come(&mut switches, &both);
+        enqueue(&mut switches, &both);
         assert_eq!(marked(&mut switches, &both), 0);
         let own = [both[0]; 4];
-        come(&mut switches, &own);
-        come(&mut switches, &both[3..]);
+        enqueue(&mut switches, &own);
+        enqueue(&mut switches, &both[3..]);
         assert_eq!(marked(&mut switches, &both[3..]), 0);
         assert_eq!(marked(&mut switches, &own), 4);
     }

@@ -558,13 +558,13 @@ mod tests {
                 (false, true, marks),
                 (false, false, 0),
             ] {
-                let place = QueueView {
+                let view = QueueView {
                     on,
                     to_host,
                     ..full
                 };
                 let mut packet = packet(NONE);
-                switches.on_enqueue(&place, &mut packet, true);
+                switches.on_enqueue(&view, &mut packet, true);
                 let marked = u32::from(packet.mark == Mark::Congestion);
                 assert_eq!(marked, expected, "{mask} {on} {to_host}");
             }

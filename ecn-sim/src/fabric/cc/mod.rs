@@ -521,18 +521,18 @@ mod tests {
     }
 
     /// Packets arrive at each of these queues, and wait.
-    pub(super) fn come(switches: &mut Switches, places: &[QueueView]) {
-        for place in places {
-            let notice = switches.on_enqueue(place, &mut packet(NONE), true);
+    pub(super) fn enqueue(switches: &mut Switches, views: &[QueueView]) {
+        for view in views {
+            let notice = switches.on_enqueue(view, &mut packet(NONE), true);
             assert_eq!(notice, None);
         }
     }
 
     /// The number of marked packets among those that leave these queues.
-    pub(super) fn marked(switches: &mut Switches, places: &[QueueView]) -> usize {
-        let marked = places.iter().filter(|place| {
+    pub(super) fn marked(switches: &mut Switches, views: &[QueueView]) -> usize {
+        let marked = views.iter().filter(|view| {
             let mut packet = packet(NONE);
-            switches.on_dequeue(place, &mut packet, true);
+            switches.on_dequeue(view, &mut packet, true);
             packet.mark == Mark::Congestion
         });
         marked.count()

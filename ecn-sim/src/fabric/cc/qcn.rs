@@ -396,8 +396,8 @@ mod tests {
         let mut switches = switches(&settings);
         // Long enough to be sampled after an eighth of that, which is one packet, from the first sample on.
         let [first, other] = [0, 1].map(|class| queue_view(0, 1, class, 2, 900_000));
-        let mut notified = |place: QueueView| {
-            let notice = switches.on_enqueue(&place, &mut packet(NONE), true);
+        let mut notified = |view: QueueView| {
+            let notice = switches.on_enqueue(&view, &mut packet(NONE), true);
             notice.map(|notice| (notice.point, notice.feedback))
         };
         assert_eq!([first, first].map(&mut notified), [None; 2]);

@@ -638,7 +638,7 @@ mod tests {
             run.advance(1_000 * NS);
             let flow = run.flows[0];
             assert!(flow.next > 10 && flow.acked == 0);
-            let mut tell_of = |id, kind, number| {
+            let mut deliver_to = |id, kind, number| {
                 let id = run.packets.insert(Packet {
                     flow: 0,
                     id,
@@ -647,13 +647,13 @@ mod tests {
                 run.receive(id.unwrap());
                 (run.flows[0].acked, run.flows[0].next)
             };
-            let mut tell = |kind, number| tell_of(flow.id, kind, number);
-            assert_eq!(tell(Kind::Ack, 2), (2, flow.next));
-            assert_eq!(tell(Kind::Nak, 3), (3, 3));
+            let mut deliver = |kind, number| deliver_to(flow.id, kind, number);
+            assert_eq!(deliver(Kind::Ack, 2), (2, flow.next));
+            assert_eq!(deliver(Kind::Nak, 3), (3, 3));
             // Packets that it would have retransmitted have arrived in the meantime.
-            assert_eq!(tell(Kind::Ack, 8), (8, 8));
+            assert_eq!(deliver(Kind::Ack, 8), (8, 8));
             // An ACK for an earlier flow in the same slot is ignored.
-            assert_eq!(tell_of(flow.id + 1, Kind::Ack, 10), (8, 8));
+            assert_eq!(deliver_to(flow.id + 1, Kind::Ack, 10), (8, 8));
         });
     }
 

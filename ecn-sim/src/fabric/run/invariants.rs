@@ -57,51 +57,51 @@ impl<S: Scheme> Run<'_, S> {
             }
             return;
         }
-        let places = self.ports.queue_index(self.topology.hosts, 0)..self.ports.queues();
-        let mut came_by = vec![0_u64; places.end as usize];
-        let mut queued = vec![0_u64; places.end as usize];
-        for place in places.clone() {
-            let (number, class) = self.ports.port_and_class(place);
+        let queues = self.ports.queue_index(self.topology.hosts, 0)..self.ports.queues();
+        let mut by_ingress = vec![0_u64; queues.end as usize];
+        let mut queued = vec![0_u64; queues.end as usize];
+        for queue in queues.clone() {
+            let (number, class) = self.ports.port_and_class(queue);
             let switch = self.ports[number as usize].node;
             let first = self.topology.ports(switch).start;
-            let mut waits = |packet: &Packet, out: u32| {
+            let mut count = |packet: &Packet, out: u32| {
                 queued[out as usize] += u64::from(packet.bytes);
                 if self.lossless {
                     let ingress = first + u32::from(packet.ingress);
                     let bytes = u32::from(packet.bytes);
-                    let came = self.ports.queue_index(ingress, class);
-                    came_by[came as usize] += u64::from(match self.credits {
+                    let at = self.ports.queue_index(ingress, class);
+                    by_ingress[at as usize] += u64::from(match self.credits {
                         None => bytes,
                         Some(_) => blocks(bytes),
                     });
                 }
             };
             for packet in self.listed(self.ports.class(number, class).first()) {
-                waits(packet, place);
+                count(packet, queue);
             }
-            for packet in self.listed(self.second(place)) {
+            for packet in self.listed(self.second(queue)) {
                 let to = packet.destination.into();
                 let out = self.topology.route(switch, to, packet.hash());
-                waits(packet, self.ports.queue_index(out, class));
+                count(packet, self.ports.queue_index(out, class));
             }
         }
-        for place in places.clone() {
-            let (number, class) = self.ports.port_and_class(place);
-            if queued[place as usize] != u64::from(self.ports.class(number, class).queued) {
+        for queue in queues.clone() {
+            let (number, class) = self.ports.port_and_class(queue);
+            if queued[queue as usize] != u64::from(self.ports.class(number, class).queued) {
                 let what = "a queue does not hold the bytes that it counts";
                 return self.broken_in(what, number, class);
             }
         }
         let mut used = vec![0_u64; self.memories.len()];
-        for place in places {
-            let (number, class) = self.ports.port_and_class(place);
+        for queue in queues {
+            let (number, class) = self.ports.port_and_class(queue);
             let own = self.ports.class(number, class);
             let held = match &self.credits {
                 None => u64::from(own.shared) + u64::from(own.headroom),
-                Some(credits) => u64::from(credits.held(place)),
+                Some(credits) => u64::from(credits.held(queue)),
             };
-            if held != came_by[place as usize] {
-                let what = "a port does not hold the bytes that came by it";
+            if held != by_ingress[queue as usize] {
+                let what = "a port does not hold the bytes that arrived at it";
                 return self.broken_in(what, number, class);
             }
             let switch = self.ports[number as usize].node;
@@ -143,11 +143,11 @@ impl<S: Scheme> Run<'_, S> {
                 .map(|number| switches.waiting(number).count() as u64)
                 .sum();
         }
-        let places = self.ports.queue_index(self.topology.hosts, 0)..self.ports.queues();
-        let waiting = places.map(|place| {
-            let (number, class) = self.ports.port_and_class(place);
+        let queues = self.ports.queue_index(self.topology.hosts, 0)..self.ports.queues();
+        let waiting = queues.map(|queue| {
+            let (number, class) = self.ports.port_and_class(queue);
             let first = self.ports.class(number, class).first();
-            self.listed(first).count() + self.listed(self.second(place)).count()
+            self.listed(first).count() + self.listed(self.second(queue)).count()
         });
         waiting.sum::<usize>() as u64
     }

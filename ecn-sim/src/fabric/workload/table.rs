@@ -14,8 +14,8 @@ pub(super) fn at(line: u64, what: impl fmt::Display) -> String {
 fn lines(file: &Path) -> Result<Vec<(u64, String)>, String> {
     let text = text_file::read(file).map_err(|error| error.to_string())?;
     let text = text.trim_start_matches('\u{feff}');
-    let said = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
-    let lines = (1..).zip(text.lines()).filter(|(_, line)| said(line));
+    let has_fields = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
+    let lines = (1..).zip(text.lines()).filter(|(_, line)| has_fields(line));
     Ok(lines.map(|(at, line)| (at, line.to_owned())).collect())
 }
 
