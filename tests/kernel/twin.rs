@@ -79,7 +79,6 @@ impl Row {
     ) -> Self {
         Self {
             warm_up_s: 8,
-            seconds: 8,
             ..Self::echo(marking, options)
         }
     }
